@@ -1,0 +1,112 @@
+# Compiler settings and the few functions with which the folders' CMakeLists.txt read like lists.
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+# Invariant checks stay on in every build, so NDEBUG is never defined.
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g")
+
+find_program(TROUPE_CCACHE ccache)
+if(TROUPE_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${TROUPE_CCACHE})
+endif()
+
+add_library(troupe_flags INTERFACE)
+target_compile_definitions(troupe_flags INTERFACE _GNU_SOURCE)
+target_compile_options(troupe_flags INTERFACE -ffp-contract=off -fno-math-errno
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
+  -Wmissing-prototypes -Wold-style-definition -Wpointer-arith -Wcast-qual -Wwrite-strings -Wundef
+  -Wformat=2 -Wvla -Wdouble-promotion -Wimplicit-fallthrough -Wredundant-decls -Winit-self)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(troupe_flags INTERFACE -Wlogical-op -Wduplicated-cond -Wduplicated-branches -Wjump-misses-init)
+endif()
+if(TROUPE_WERROR)
+  target_compile_options(troupe_flags INTERFACE -Werror)
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(troupe_flags INTERFACE TR_DEBUG=1)
+endif()
+if(TROUPE_SANITIZE)
+  target_compile_options(troupe_flags INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(troupe_flags INTERFACE -fsanitize=${TROUPE_SANITIZE})
+endif()
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+find_library(TROUPE_MSGPACK_LIB NAMES msgpackc msgpack-c REQUIRED)
+find_library(TROUPE_DNNL_LIB NAMES dnnl REQUIRED)
+find_library(TROUPE_JEMALLOC_LIB NAMES jemalloc)
+
+# troupe_library(NAME SOURCES... LIBS... INCLUDES...): a static part; INCLUDES are public folders.
+function(troupe_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;LIBS;INCLUDES" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE troupe_flags PUBLIC ${A_LIBS})
+  target_include_directories(${name} PUBLIC ${A_INCLUDES} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  if(TROUPE_SANITIZE)
+    target_link_options(${name} PUBLIC -fsanitize=${TROUPE_SANITIZE})
+  endif()
+endfunction()
+
+# troupe_program(NAME SOURCES... LIBS...): an executable of the product, with jemalloc where allowed.
+function(troupe_program name)
+  cmake_parse_arguments(A "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE troupe_flags ${A_LIBS})
+  if(TROUPE_JEMALLOC AND TROUPE_JEMALLOC_LIB)
+    target_link_libraries(${name} PRIVATE -Wl,--no-as-needed ${TROUPE_JEMALLOC_LIB} -Wl,--as-needed)
+  endif()
+endfunction()
+
+# troupe_test(NAME SOURCES... LIBS... LABELS... INCLUDES...): a cmocka program, one process, run by ctest.
+# INCLUDES are private folders of the module under test. TROUPE_TEST_DATA names tests/data.
+function(troupe_test name)
+  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LIBS;LABELS;INCLUDES" ${ARGN})
+  add_executable(test_${name} ${A_SOURCES})
+  target_link_libraries(test_${name} PRIVATE troupe_flags ${A_LIBS} PkgConfig::CMOCKA m)
+  target_include_directories(test_${name} PRIVATE ${A_INCLUDES} ${CMAKE_SOURCE_DIR}/tests/unit)
+  target_compile_definitions(test_${name} PRIVATE TROUPE_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
+  add_test(NAME ${name} COMMAND test_${name})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()
+
+# troupe_fuzz(NAME SOURCES... LIBS... CORPUS dir): a libFuzzer target; without TROUPE_FUZZ the committed
+# corpus is replayed by a plain main, so that each crash file stays a test.
+function(troupe_fuzz name)
+  cmake_parse_arguments(A "" "CORPUS" "SOURCES;LIBS;INCLUDES" ${ARGN})
+  if(TROUPE_FUZZ)
+    add_executable(fuzz_${name} ${A_SOURCES})
+    target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    add_executable(fuzz_${name} ${A_SOURCES} ${CMAKE_SOURCE_DIR}/tests/fuzz/replay.c)
+    add_test(NAME fuzz_${name}_corpus COMMAND fuzz_${name} ${CMAKE_SOURCE_DIR}/tests/fuzz/${A_CORPUS})
+    set_tests_properties(fuzz_${name}_corpus PROPERTIES TIMEOUT 120 LABELS fuzz)
+  endif()
+  target_link_libraries(fuzz_${name} PRIVATE troupe_flags ${A_LIBS})
+  target_include_directories(fuzz_${name} PRIVATE ${A_INCLUDES})
+endfunction()
+
+# Adds every direct sub-folder of the current one that has a CMakeLists.txt, in name order.
+function(troupe_add_subfolders)
+  file(GLOB lists RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS */CMakeLists.txt)
+  foreach(list ${lists})
+    get_filename_component(dir ${list} DIRECTORY)
+    add_subdirectory(${dir})
+  endforeach()
+endfunction()
