@@ -4,10 +4,10 @@
 #ifndef TROUPE_EXT_SYS_H
 #define TROUPE_EXT_SYS_H
 
+#include <troupe/status.h>
+
 #include <stddef.h>
 #include <stdint.h>
-
-#include <troupe/status.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,7 +19,8 @@ struct troupe_sys {
     const char *name;
     /* Monotonic nanoseconds; any thread. The only clock that decisions may use. */
     uint64_t (*now_ns)(const troupe_sys *sys);
-    /* Wall clock, nanoseconds since 1970; any thread. For records that people read, nothing else. */
+    /* Wall clock, nanoseconds since 1970; any thread. For records that people read, nothing else.
+     */
     uint64_t (*realtime_ns)(const troupe_sys *sys);
     /* Random bytes for keys and run identities; never for decisions or samples. */
     troupe_status (*random)(const troupe_sys *sys, void *bytes, size_t size);

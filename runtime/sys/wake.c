@@ -1,0 +1,55 @@
+/* The wake-up of a sleeping loop, on one futex word.
+ *
+ * The owner announces its sleep (0 -> 1) and then sleeps while the word is 1. A waker stores 2 and
+ * makes the system call only when it finds 1. The exchange is acquire-release: what the waker wrote
+ * before (the message in the inbox) is visible to the owner after the wait, and an owner that was
+ * about to sleep finds 2 and does not. */
+#include <troupe/ext/base.h>
+#include <troupe/ext/thread.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    AWAKE = 0,
+    ASLEEP = 1,
+    WOKEN = 2
+};
+
+static bool
+futex_sleep(uint32_t *word, uint64_t deadline_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+        .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    const struct timespec *until = deadline_ns == UINT64_MAX ? NULL : &t;
+    /* WAIT_BITSET takes an absolute monotonic time, plain WAIT a relative one. */
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, ASLEEP, until, NULL,
+        FUTEX_BITSET_MATCH_ANY);
+    TR_ASSERT(rc == 0 || errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT);
+    return rc == 0 || errno != ETIMEDOUT;
+}
+
+void
+tr_wake_wait(tr_wake *wake, uint64_t deadline_ns)
+{
+    uint32_t expected = AWAKE;
+    if (__atomic_compare_exchange_n(
+            &wake->word, &expected, ASLEEP, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        while (__atomic_load_n(&wake->word, __ATOMIC_ACQUIRE) == ASLEEP &&
+               futex_sleep(&wake->word, deadline_ns)) {
+        }
+    }
+    (void)__atomic_exchange_n(&wake->word, AWAKE, __ATOMIC_ACQ_REL);
+}
+
+void
+tr_wake_signal(tr_wake *wake)
+{
+    if (__atomic_exchange_n(&wake->word, WOKEN, __ATOMIC_ACQ_REL) == ASLEEP) {
+        (void)syscall(SYS_futex, &wake->word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
+    }
+}
