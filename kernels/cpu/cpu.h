@@ -1,0 +1,47 @@
+/* What the files of the CPU device share: the handle, its scratch memory, packed weights. Private.
+ */
+#ifndef TR_KERNELS_CPU_H
+#define TR_KERNELS_CPU_H
+
+#include <troupe/kernels.h>
+
+enum {
+    TR_PANEL = 16
+}; /* columns of a packed panel: the lanes of every vector path */
+
+/* Panels of TR_PANEL output columns: element (n, k) is data[((n / 16) * K + k) * 16 + n % 16].
+ * Columns beyond N are zero, so that a kernel may compute them and throw them away. */
+struct troupe_packed_weight {
+    int N, K;
+    int panels;
+    float *data;
+};
+
+/* Memory that lives for one operation. A chain of blocks that only grows: after the first calls of
+ * a given size an operation allocates nothing. */
+struct tr_scratch {
+    char *block;
+    size_t size, used;
+    struct tr_scratch_old *old; /* outgrown blocks of the running operation */
+};
+
+struct troupe_device {
+    const troupe_ops *ops;
+    const char *name;
+    troupe_device_options options;
+    struct tr_scratch scratch;
+    int depth; /* of nested operations; the outermost one resets the scratch memory */
+};
+
+/* An operation that needs scratch brackets itself with these; they nest. */
+void tr_scratch_begin(troupe_device *d);
+void tr_scratch_end(troupe_device *d);
+/* 64-byte aligned, uninitialised, valid until the outermost tr_scratch_end. */
+void *tr_scratch(troupe_device *d, size_t bytes);
+
+/* 64-byte aligned, zeroed; NULL when there is none left. Freed with free(). */
+void *tr_aligned_alloc(size_t bytes);
+
+extern const troupe_ops tr_plain_ops;
+
+#endif
