@@ -1,8 +1,9 @@
 /* Status codes: the one way in which anything in troupe succeeds or fails.
  *
- * The codes are grouped by the largest thing that the error kills, so that recovery is a range test:
- * a call, an actor, an object, a device, a link, a node, the cluster. TROUPE_AGAIN is no failure, it
- * is back-pressure: the caller parks what it wanted to send and tries again when told. */
+ * The codes are grouped by the largest thing that the error kills, so that recovery is a range
+ * test: a call, an actor, an object, a device, a link, a node, the cluster. TROUPE_AGAIN is no
+ * failure, it is back-pressure: the caller parks what it wanted to send and tries again when
+ * told. */
 #ifndef TROUPE_STATUS_H
 #define TROUPE_STATUS_H
 
@@ -49,7 +50,8 @@ const char *troupe_status_name(troupe_status status);
 const char *troupe_status_text(troupe_status status);
 
 /* An error with its cause: what went wrong, where, and the remedy, as one sentence for a person.
- * Caller-owned; functions that take one write it only when they fail. NULL is allowed everywhere. */
+ * Caller-owned; functions that take one write it only when they fail. NULL is allowed
+ * everywhere. */
 typedef struct troupe_error {
     troupe_status status;
     char text[1024];

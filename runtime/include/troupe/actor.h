@@ -1,0 +1,277 @@
+/* Actors: classes, calls, answers, timers. This is the whole of what code inside an actor sees.
+ *
+ * An actor is an instance of a class with private state and a mailbox. All of its code (init,
+ * methods, callbacks, timers, idle) runs on the one thread of its loop, one piece at a time, so
+ * it needs no locks; it must not block, unless its class asks for a loop of its own. Every
+ * function below that takes a troupe_ctx is called by that actor's own code only.
+ *
+ * A call goes to a method and gets exactly one answer, which always carries a status. Messages
+ * from one actor to another arrive in the order in which they were sent, unless one is sent
+ * again (retry). A call runs at most once, however often it is repeated on the way. No wait is
+ * without end: each call has a deadline, after which its answer is TIMEOUT. */
+#ifndef TROUPE_ACTOR_H
+#define TROUPE_ACTOR_H
+
+#include <troupe/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct troupe_ctx troupe_ctx; /* the actor whose code is running */
+
+/* A received message: a call inside a method, an answer inside a callback. */
+typedef struct troupe_msg troupe_call;
+typedef struct troupe_msg troupe_answer;
+
+/* --- classes -------------------------------------------------------------------------------- */
+
+typedef struct troupe_method {
+    const char *name;
+    /* Answers the call with one of troupe_reply*, or keeps it with troupe_defer and answers
+     * later. A call that is neither answered nor kept when the method returns is answered
+     * FAILED. */
+    void (*run)(troupe_ctx *ctx, troupe_call *call);
+} troupe_method;
+
+enum {
+    TROUPE_METHODS_MAX = 31
+};
+
+/* A class: constant, and alive as long as anything of it runs. Hooks may be NULL. */
+typedef struct troupe_class {
+    const char *name;
+    size_t state_size; /* bytes of an instance, zeroed before init; see troupe_state */
+    /* Makes an instance from the JSON text of its role ("{}" when it has none). A failure ends the
+     * actor, and with it the run, unless the role has restarts left. */
+    troupe_status (*init)(troupe_ctx *ctx, const char *config, troupe_error *err);
+    /* Every actor of the graph is up: begin to work. */
+    void (*start)(troupe_ctx *ctx);
+    /* One slice of long work, run when the mailbox is empty, so that messages are handled
+     * between slices; returns true while there is more. It runs again after the actor's next
+     * message, answer or timer, and then until it returns false. */
+    bool (*idle)(troupe_ctx *ctx);
+    /* The run is to end: finish what must be finished. Returns true when that is done; otherwise
+     * the actor goes on working and calls troupe_stopped within the run's grace time. */
+    bool (*stop)(troupe_ctx *ctx);
+    /* Frees what the state owns; no messages. Also called when init failed, with whatever it
+     * left. */
+    void (*fini)(troupe_ctx *ctx);
+    /* Each replica gets a thread of its own: for methods and slices that compute for long. */
+    bool own_loop;
+    troupe_method methods[TROUPE_METHODS_MAX + 1]; /* ended by a NULL name */
+} troupe_class;
+
+/* --- the actor itself ----------------------------------------------------------------------- */
+
+/* The address of one incarnation of an actor. It never rebinds: when the actor is restarted,
+ * messages to the old address are answered GONE. Zeroed it is no address. */
+typedef struct troupe_ref {
+    uint16_t node;
+    uint16_t loop;
+    uint16_t slot;
+    uint16_t reserved;
+    uint32_t incarnation; /* never 0 for an actor */
+} troupe_ref;
+
+void *troupe_state(troupe_ctx *ctx);
+troupe_ref troupe_self(const troupe_ctx *ctx);
+const char *troupe_self_role(const troupe_ctx *ctx); /* "" for an actor outside of the graph */
+int troupe_self_replica(const troupe_ctx *ctx);
+/* The loop's monotonic time, read once a round; the only clock an actor may decide by. */
+uint64_t troupe_now_ns(const troupe_ctx *ctx);
+/* Wall clock, for records that people read. */
+uint64_t troupe_realtime_ns(const troupe_ctx *ctx);
+/* One line to the run's log, prefixed by the role and replica. */
+void troupe_log(troupe_ctx *ctx, const char *format, ...) TROUPE_PRINTF(2, 3);
+/* The stop hook returned false and its work is done now. */
+void troupe_stopped(troupe_ctx *ctx);
+/* Ends this actor after the current piece of its code: everyone who waits for it is told DIED
+ * with this text. A role with restarts left makes a new incarnation. */
+void troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
+    TROUPE_PRINTF(3, 4);
+/* Asks for the orderly end of the whole run; the first code given becomes the program's exit
+ * code. */
+void troupe_quit(troupe_ctx *ctx, int code);
+
+/* --- whom to call --------------------------------------------------------------------------- */
+
+/* A target is a ref, or a replica of a role: the latter always means its current incarnation. */
+typedef struct troupe_target {
+    troupe_ref ref;
+    uint16_t role; /* index + 1 of a role, 0 when `ref` is meant */
+    uint16_t replica;
+} troupe_target;
+
+/* A replica of a role or of a system actor (a stream goes by its own name). An unknown name gives a
+ * target to which a call fails with NOT_FOUND. */
+troupe_target troupe_to(const troupe_ctx *ctx, const char *role, int replica);
+troupe_target troupe_to_ref(troupe_ref ref);
+/* Replicas of a role, 0 for an unknown name. */
+int troupe_replicas(const troupe_ctx *ctx, const char *role);
+/* The current incarnation behind a target; false when it is not up. */
+bool troupe_resolve(troupe_ctx *ctx, troupe_target target, troupe_ref *ref);
+bool troupe_ref_equal(troupe_ref a, troupe_ref b);
+
+/* Tells this actor whenever a replica of `role` comes up or goes down, and at once of those that
+ * are up. `ref` is the incarnation that is meant, `cause` why it went down ("" when up).
+ * NOT_FOUND for an unknown role. At most 16 watches an actor (FULL). */
+typedef void (*troupe_watch_fn)(
+    troupe_ctx *ctx, int replica, troupe_ref ref, bool up, const char *cause, void *user);
+troupe_status troupe_watch(
+    troupe_ctx *ctx, const char *role, troupe_watch_fn changed, void *user) TROUPE_MUST_USE;
+
+/* --- arguments ------------------------------------------------------------------------------ */
+
+/* Values to send, built in order. Zeroed it is empty and valid. A successful send or reply takes
+ * the contents and leaves it empty; after a failed send it is unchanged, so that the caller can
+ * park it. */
+typedef struct troupe_args {
+    struct troupe_msg *msg;
+    uint32_t count;
+    uint32_t open[8]; /* values still missing in open arrays */
+    uint8_t depth;
+    bool bad; /* too deep or too large; the send says so */
+} troupe_args;
+
+struct troupe_object;
+struct troupe_tensor;
+struct tr_reader;
+
+void troupe_args_nil(troupe_args *args);
+void troupe_args_bool(troupe_args *args, bool value);
+void troupe_args_i64(troupe_args *args, int64_t value);
+void troupe_args_u64(troupe_args *args, uint64_t value);
+void troupe_args_f64(troupe_args *args, double value);
+void troupe_args_str(troupe_args *args, const char *text);
+void troupe_args_bin(troupe_args *args, const void *bytes, size_t size);
+/* A handle. The message holds nothing: the sender keeps its hold until the answer is there, a
+ * receiver that wants the object takes one of its own. */
+void troupe_args_object(troupe_args *args, struct troupe_object object);
+/* A copy of a tensor's data inside the message; for small ones. */
+void troupe_args_tensor(troupe_args *args, const struct troupe_tensor *tensor);
+/* An array: the next `count` values are its elements. Arrays nest up to 6 deep. */
+void troupe_args_array(troupe_args *args, uint32_t count);
+/* Drops the contents. */
+void troupe_args_fini(troupe_args *args);
+
+/* --- received values ------------------------------------------------------------------------ */
+
+/* Argument `index` of a call, or value `index` of an answer. When it is missing or of another
+ * type the result is zero ("" for text) and the message is marked bad: the reply to a bad call
+ * becomes BAD_INPUT and names the argument, whatever the method replies. Code with side effects
+ * asks troupe_args_ok first. Integers convert when they fit; pointers are valid as long as the
+ * message. */
+int troupe_arg_count(const troupe_call *call);
+bool troupe_arg_bool(troupe_call *call, int index);
+int64_t troupe_arg_i64(troupe_call *call, int index);
+uint64_t troupe_arg_u64(troupe_call *call, int index);
+double troupe_arg_f64(troupe_call *call, int index);
+const char *troupe_arg_str(troupe_call *call, int index); /* ended by a zero */
+const void *troupe_arg_bin(troupe_call *call, int index, size_t *size);
+struct troupe_object troupe_arg_object(troupe_call *call, int index);
+bool troupe_arg_tensor(troupe_call *call, int index, struct troupe_tensor *tensor);
+bool troupe_arg_is_nil(
+    const troupe_call *call, int index); /* true for a missing one too; never bad */
+/* A cursor (ext/wire.h) on one argument of any type, for nested arrays. */
+bool troupe_arg_reader(troupe_call *call, int index, struct tr_reader *reader);
+/* Marks the message bad: the argument does not mean anything to this method. */
+void troupe_arg_refuse(troupe_call *call, int index, const char *why);
+bool troupe_args_ok(const troupe_call *call);
+
+/* --- calling -------------------------------------------------------------------------------- */
+
+/* Runs once for each call that was sent: with the answer, or with the status that ended it
+ * (TIMEOUT, DIED, GONE, ...). `answer` is valid during the callback. */
+typedef void (*troupe_answer_fn)(troupe_ctx *ctx, troupe_answer *answer, void *user);
+
+#define TROUPE_DEADLINE_DEFAULT_NS UINT64_C(30000000000)   /* 30 s */
+#define TROUPE_DEADLINE_MAX_NS     UINT64_C(3600000000000) /* 1 h, longer ones are cut to it */
+#define TROUPE_RESEND_DEFAULT_NS   UINT64_C(500000000)     /* 0.5 s */
+
+typedef struct troupe_call_options {
+    size_t size; /* sizeof(troupe_call_options) */
+    troupe_answer_fn on_answer;
+    void *user;
+    uint64_t deadline_ns; /* from now; 0 is the default */
+    /* Send the same call again, under the same id, while there is no answer: after resend_ns (0
+     * is the default), then after twice as long, up to 8 times that; also when the target was
+     * restarted, was not up, or had no room. The method still runs at most once in one
+     * incarnation. */
+    bool retry;
+    uint64_t resend_ns;
+} troupe_call_options;
+
+/* Sends a call; `args` may be NULL. On OK the callback will run exactly once, unless this actor
+ * ends first. AGAIN: no room at the target or in this loop's table of calls, park it; NOT_FOUND:
+ * no such target or it is not up; GONE: that incarnation is no more; INVALID: args are
+ * incomplete or too large. */
+troupe_status troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method,
+    troupe_args *args, const troupe_call_options *options) TROUPE_MUST_USE;
+#define troupe_call_send(ctx, to, method, args, ...)     \
+    troupe_call_send_with((ctx), (to), (method), (args), \
+        &(troupe_call_options){.size = sizeof(troupe_call_options), __VA_ARGS__})
+/* One way: no answer, no wait, and no word when the message is lost. */
+troupe_status troupe_tell(
+    troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *args) TROUPE_MUST_USE;
+
+troupe_status troupe_answer_status(const troupe_answer *answer);
+/* Why it is not OK, with the name of who was called; "" when it is. */
+const char *troupe_answer_text(const troupe_answer *answer);
+
+/* --- answering ------------------------------------------------------------------------------ */
+
+/* Each ends the call; `call` must not be used afterwards, unless its method is still running.
+ * The second answer to a call is refused with DUPLICATE. */
+troupe_status troupe_reply(troupe_call *call, troupe_args *args); /* NULL: no values */
+troupe_status troupe_reply_i64(troupe_call *call, int64_t value);
+troupe_status troupe_reply_f64(troupe_call *call, double value);
+troupe_status troupe_reply_error(troupe_call *call, troupe_status status, const char *format, ...)
+    TROUPE_PRINTF(3, 4);
+/* Keeps the call beyond its method; the token must be answered later. Tokens that an actor still
+ * has when it ends are answered DIED or STOPPED. */
+troupe_call *troupe_defer(troupe_call *call);
+/* Monotonic time at which the caller stops waiting. */
+uint64_t troupe_call_deadline_ns(const troupe_call *call);
+troupe_ref troupe_call_caller(const troupe_call *call);
+const char *troupe_call_method(const troupe_call *call);
+
+/* --- timers --------------------------------------------------------------------------------- */
+
+typedef struct troupe_timer {
+    uint32_t slot;
+    uint32_t generation;
+} troupe_timer;
+
+typedef void (*troupe_timer_fn)(troupe_ctx *ctx, void *user);
+
+/* Runs `fired` once, `delay_ns` from now. FULL when the loop's table of timers is. `timer` may
+ * be NULL. */
+troupe_status troupe_timer_start(troupe_ctx *ctx, uint64_t delay_ns, troupe_timer_fn fired,
+    void *user, troupe_timer *timer) TROUPE_MUST_USE;
+/* False when it has fired or was cancelled before; a zeroed timer is allowed. */
+bool troupe_timer_cancel(troupe_ctx *ctx, troupe_timer timer);
+
+/* --- for the driver only -------------------------------------------------------------------- */
+
+/* The driver (troupe_app.drive) is the one actor that may wait: these run its loop until the
+ * answer is there or the time is over. Inside any other actor they return INVALID. */
+
+/* Calls and waits for the answer. The result is the answer's status; its values can be read from
+ * *answer (may be NULL), which the caller frees with troupe_answer_free. */
+troupe_status troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method,
+    troupe_args *args, troupe_answer **answer) TROUPE_MUST_USE;
+void troupe_answer_free(troupe_answer *answer); /* NULL is allowed */
+/* Runs the loop until done(user) is true, or `timeout_ns` passed (TIMEOUT), or the run is to end
+ * (STOPPED). */
+troupe_status troupe_wait(
+    troupe_ctx *ctx, bool (*done)(void *user), void *user, uint64_t timeout_ns) TROUPE_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,62 @@
+/* Programs: from main() to a running graph and back to an exit code. */
+#ifndef TROUPE_APP_H
+#define TROUPE_APP_H
+
+#include <troupe/graph.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct troupe_app {
+    const char *name; /* for messages; default: the program's file name */
+    /* Declares the graph. It sees the command line without the options that troupe_main knows.
+     * Anything but OK ends the program: BAD_INPUT and INVALID with exit code 2, the rest with 1.
+     * The reason is the one given to troupe_graph_refuse, or was printed by `graph` itself. */
+    troupe_status (*graph)(troupe_graph *graph, int argc, char **argv);
+    /* Optional: runs on the main thread once all actors are up; may call and wait. Its result is
+     * the exit code, and its return ends the run. Without it the run ends by troupe_quit or by a
+     * signal. */
+    int (*drive)(troupe_ctx *ctx, int argc, char **argv);
+    const troupe_stream_class *streams; /* needed when the graph declares a stream */
+    uint64_t store_bytes;               /* budget of the object store; 0: 4 GiB */
+    int pool_loops;    /* threads for pooled actors; 0: one per processor, at most 8 */
+    uint64_t grace_ns; /* for the stop hooks; 0: 30 s */
+} troupe_app;
+
+/* Runs a program: builds and checks the graph, prints it when --graph or --graph=dot is given,
+ * starts the loops, drives, stops in order. SIGINT and SIGTERM ask every actor to stop; a second
+ * one kills. Result, for main() to return: 0 done, or what drive or troupe_quit gave; 1 failed;
+ * 2 bad input; 130, 143 ended by a signal. */
+int troupe_main(int argc, char **argv, const troupe_app *app);
+
+/* How a run ended. */
+typedef struct troupe_run_result {
+    int code;              /* as given to troupe_quit or returned by drive */
+    int signal;            /* SIGINT or SIGTERM when one ended the run, else 0 */
+    uint64_t objects_left; /* objects that nobody released */
+} troupe_run_result;
+
+typedef struct troupe_run_options {
+    size_t size;
+    int (*drive)(troupe_ctx *ctx, void *user); /* as in troupe_app */
+    void *user;
+    const troupe_stream_class *streams;
+    uint64_t store_bytes;
+    int pool_loops;
+    uint64_t grace_ns;
+    bool signals; /* end by SIGINT and SIGTERM */
+    void (*log)(
+        void *user, const char *line); /* NULL: standard error; called from any loop's thread */
+} troupe_run_options;
+
+/* Runs a graph without main(): for tests and for programs that embed troupe. It returns when
+ * every loop has ended. A failure (the graph is wrong, an actor could not be made, one died with
+ * no restarts left) is the status and is told in *err. The graph stays the caller's. */
+troupe_status troupe_run(const troupe_graph *graph, const troupe_run_options *options,
+    troupe_run_result *result, troupe_error *err) TROUPE_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
