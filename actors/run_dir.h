@@ -1,0 +1,56 @@
+/* The output directory of a run: metrics.jsonl and samples.jsonl as append-only files of JSON lines, and
+ * the rule by which a resumed run moves later lines aside. One thread. The journal and the checkpoints are
+ * written elsewhere; this file knows only their neighbours. */
+#ifndef TR_RUN_DIR_H
+#define TR_RUN_DIR_H
+
+#include <troupe/ext/base.h>
+#include <troupe/status.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How many bytes of each file a checkpoint covers. */
+typedef struct tr_run_offsets {
+    int64_t metrics;
+    int64_t samples;
+} tr_run_offsets;
+
+typedef struct tr_run_dir tr_run_dir;
+
+/* Creates `path` for a new run (one level; its parent exists). EXISTS when it holds a run already: the remedy
+ * is another --out or --resume. DENIED, NO_SPACE, IO name the path. */
+troupe_status tr_run_dir_create(const char *path, troupe_error *err) TROUPE_MUST_USE;
+
+/* Opens the files of an existing run directory for appending. `samples_bytes_max` bounds samples.jsonl: a line that
+ * would pass it is replaced by one last {"truncated": true} line. */
+troupe_status tr_run_dir_open(const char *path, int64_t samples_bytes_max, tr_run_dir **out,
+    troupe_error *err) TROUPE_MUST_USE;
+void tr_run_dir_close(tr_run_dir *run); /* NULL is allowed; flushes */
+
+/* Appends whole lines (each ends in \n). Data reach the kernel before these return. */
+troupe_status tr_run_dir_metrics(
+    tr_run_dir *run, const tr_buf *lines, troupe_error *err) TROUPE_MUST_USE;
+troupe_status tr_run_dir_samples(
+    tr_run_dir *run, const tr_buf *lines, troupe_error *err) TROUPE_MUST_USE;
+
+/* What has been written so far; fsyncs both files first when `sync`. */
+troupe_status tr_run_dir_offsets(
+    tr_run_dir *run, bool sync, tr_run_offsets *offsets, troupe_error *err) TROUPE_MUST_USE;
+
+/* For a resume, before opening: everything behind the offsets goes to metrics.jsonl.epoch-E and
+ * samples.jsonl.epoch-E. Repeating it with the same arguments changes nothing. CORRUPT when a file is shorter than
+ * the checkpoint says. */
+troupe_status tr_run_dir_rewind(
+    const char *path, tr_run_offsets offsets, uint64_t epoch, troupe_error *err) TROUPE_MUST_USE;
+
+/* Writes a whole file of the run directory at once: temporary name, fsync, rename. */
+troupe_status tr_run_dir_write_file(const char *path, const char *name, const void *bytes,
+    size_t size, troupe_error *err) TROUPE_MUST_USE;
+
+/* Appends `size` bytes as a JSON string, quotes included; bytes that are no UTF-8 become U+FFFD. */
+void tr_json_string(tr_buf *buf, const char *text, size_t size);
+/* Appends a number that JSON can hold, null for NaN and infinities. 17 digits: reads back to the bit. */
+void tr_json_real(tr_buf *buf, double value);
+
+#endif
