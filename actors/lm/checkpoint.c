@@ -1,8 +1,8 @@
-/* Writing a checkpoint, all of it or nothing. Everything goes into DIR.tmp-PID; each file is hashed on
- * the way and synced; the manifest is last; then the folder itself is synced, renamed and its parent
- * synced. Whatever fails, the temporary folder is removed and no other name has changed; a process
- * that is killed leaves only a folder that troupe_checkpoint_latest passes over and
- * troupe_checkpoint_prune removes. */
+/* Writing a checkpoint, all of it or nothing. Everything goes into DIR.tmp-PID; each file is
+ * hashed on the way and synced; the manifest is last; then the folder itself is synced, renamed
+ * and its parent synced. Whatever fails, the temporary folder is removed and no other name has
+ * changed; a process that is killed leaves only a folder that troupe_checkpoint_latest passes
+ * over and troupe_checkpoint_prune removes. */
 #include "config.h"
 #include "file.h"
 #include "manifest.h"

@@ -1,6 +1,7 @@
-/* What is done with checkpoints once they are written: check them, find the newest, read the optimiser
- * back, remove old ones and leftovers. A checkpoint that is being removed loses its name first, so that
- * a process killed in the middle leaves no half of one under a name that counts. */
+/* What is done with checkpoints once they are written: check them, find the newest, read the
+ * optimiser back, remove old ones and leftovers. A checkpoint that is being removed loses its
+ * name first, so that a process killed in the middle leaves no half of one under a name that
+ * counts. */
 #include "file.h"
 #include "manifest.h"
 #include "safetensors.h"

@@ -1,7 +1,7 @@
-/* config.json: what kind of model a directory holds. Reads the keys of transformers 4 and 5, fills in
- * each family's defaults, and refuses what this code would compute differently from transformers: a
- * silent difference costs more than an error. generation_config.json adds stop ids and nothing else:
- * its sampling settings are no business of a trainer. */
+/* config.json: what kind of model a directory holds. Reads the keys of transformers 4 and 5,
+ * fills in each family's defaults, and refuses what this code would compute differently from
+ * transformers: a silent difference costs more than an error. generation_config.json adds stop
+ * ids and nothing else: its sampling settings are no business of a trainer. */
 #include "config.h"
 
 #include "file.h"
@@ -382,8 +382,8 @@ read_generation(const tr_config_texts *texts, troupe_lm_config *config, troupe_e
     return reader.status;
 }
 
-/* What transformers assumes when config.json does not even have the key. A stop id that nobody wrote
- * down would end answers at an ordinary token, so it counts only when no file names one. */
+/* What transformers assumes when config.json does not even have the key. A stop id that nobody
+ * wrote down would end answers at an ordinary token, so it counts only when no file names one. */
 static void
 default_ids(const json_t *root, troupe_lm_config *config)
 {

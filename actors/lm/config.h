@@ -13,7 +13,8 @@
 enum {
     TR_CONFIG_BYTES_MAX = 1 << 20,
 
-    /* Above every model there is, and small enough that no product of a tensor's sizes overflows. */
+    /* Above every model there is, and small enough that no product of a tensor's sizes
+     * overflows. */
     TR_LAYERS_MAX = 4096,
     TR_HIDDEN_MAX = 1 << 20,
     TR_MLP_MAX = 1 << 22,
@@ -23,8 +24,8 @@ enum {
     TR_CONTEXT_MAX = 1 << 30,
 };
 
-/* Both files as text: `model` is config.json, `generation` may be NULL. The labels name the files in
- * messages. *config is written on success only. */
+/* Both files as text: `model` is config.json, `generation` may be NULL. The labels name the
+ * files in messages. *config is written on success only. */
 typedef struct tr_config_texts {
     const char *model_label;
     const char *model;
@@ -37,12 +38,12 @@ typedef struct tr_config_texts {
 troupe_status tr_lm_config_parse(
     const tr_config_texts *texts, troupe_lm_config *config, troupe_error *err) TROUPE_MUST_USE;
 
-/* Fills config->rope from the old keys (rope_theta, rope_scaling) and the new one (rope_parameters).
- * `reader` stands on config.json's object; config->context is set. */
+/* Fills config->rope from the old keys (rope_theta, rope_scaling) and the new one
+ * (rope_parameters). `reader` stands on config.json's object; config->context is set. */
 void tr_lm_rope_parse(tr_json_reader *reader, troupe_lm_config *config);
 
-/* The files that transformers, old and new, reads back to the same model. Reading them back here gives
- * *config again. */
+/* The files that transformers, old and new, reads back to the same model. Reading them back here
+ * gives *config again. */
 void tr_lm_config_print(const troupe_lm_config *config, tr_buf *json);
 void tr_lm_generation_config_print(const troupe_lm_config *config, tr_buf *json);
 

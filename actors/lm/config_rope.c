@@ -1,14 +1,16 @@
 /* Rotary embedding: what the configuration says about it, in the spelling of transformers 4
- * (rope_theta beside rope_scaling) or 5 (all inside rope_parameters), and the frequencies that follow.
- * A key that is dropped or misread here gives a model that is right for short prompts and wrong for
- * long ones, so everything that is not understood is an error. */
+ * (rope_theta beside rope_scaling) or 5 (all inside rope_parameters), and the frequencies that
+ * follow. A key that is dropped or misread here gives a model that is right for short prompts
+ * and wrong for long ones, so everything that is not understood is an error. */
 #include "config.h"
 #include "file.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What one spelling says; NAN = not said. */
+#define ABSENT ((double)NAN)
+
+/* What one spelling says; ABSENT = nothing. */
 typedef struct rope_source {
     bool present;
     int kind; /* troupe_rope_kind */
@@ -76,12 +78,12 @@ refuse_unknown_keys(tr_json_reader *reader)
     }
 }
 
-/* A whole number of positions; NAN when absent. */
+/* A whole number of positions; ABSENT when it is not there. */
 static double
 read_length(tr_json_reader *reader, const char *key)
 {
     int length = tr_json_int(reader, key, 0, 1, TR_CONTEXT_MAX);
-    return length > 0 ? length : (double)NAN;
+    return length > 0 ? length : ABSENT;
 }
 
 /* The object under `key` of config.json; its failures become the outer reader's. */
@@ -89,11 +91,11 @@ static rope_source
 read_source(tr_json_reader *outer, const char *key, const char *inside)
 {
     rope_source source = {.kind = TROUPE_ROPE_DEFAULT,
-        .theta = NAN,
-        .factor = NAN,
-        .low = NAN,
-        .high = NAN,
-        .original = NAN};
+        .theta = ABSENT,
+        .factor = ABSENT,
+        .low = ABSENT,
+        .high = ABSENT,
+        .original = ABSENT};
     const json_t *object = tr_json_get(outer, key);
     if (object == NULL || outer->status != TROUPE_OK) {
         return source;
@@ -106,10 +108,10 @@ read_source(tr_json_reader *outer, const char *key, const char *inside)
         .file = outer->file, .inside = inside, .object = object, .err = outer->err};
     source.present = true;
     source.kind = read_kind(&reader);
-    source.theta = tr_json_real(&reader, "rope_theta", NAN, 1.0, 1e15);
-    source.factor = tr_json_real(&reader, "factor", NAN, 1.0, 1e6);
-    source.low = tr_json_real(&reader, "low_freq_factor", NAN, 1e-6, 1e6);
-    source.high = tr_json_real(&reader, "high_freq_factor", NAN, 1e-6, 1e6);
+    source.theta = tr_json_real(&reader, "rope_theta", ABSENT, 1.0, 1e15);
+    source.factor = tr_json_real(&reader, "factor", ABSENT, 1.0, 1e6);
+    source.low = tr_json_real(&reader, "low_freq_factor", ABSENT, 1e-6, 1e6);
+    source.high = tr_json_real(&reader, "high_freq_factor", ABSENT, 1e-6, 1e6);
     source.original = read_length(&reader, "original_max_position_embeddings");
     (void)tr_json_real(&reader, "partial_rotary_factor", 1.0, 1.0, 1.0);
     refuse_unknown_keys(&reader);
@@ -117,7 +119,7 @@ read_source(tr_json_reader *outer, const char *key, const char *inside)
     return source;
 }
 
-/* The number that two places state; both may, if they agree. NAN when neither does. */
+/* The number that two places state; both may, if they agree. ABSENT when neither does. */
 static double
 agree(tr_json_reader *reader, const char *key, double a, double b)
 {
@@ -169,7 +171,7 @@ tr_lm_rope_parse(tr_json_reader *outer, troupe_lm_config *config)
 {
     rope_source now = read_source(outer, "rope_parameters", "rope_parameters.");
     rope_source old = read_source(outer, "rope_scaling", "rope_scaling.");
-    double beside = tr_json_real(outer, "rope_theta", NAN, 1.0, 1e15);
+    double beside = tr_json_real(outer, "rope_theta", ABSENT, 1.0, 1e15);
     double original = read_length(outer, "original_max_position_embeddings");
     (void)tr_json_real(outer, "partial_rotary_factor", 1.0, 1.0, 1.0);
 
@@ -201,9 +203,9 @@ tr_lm_rope_parse(tr_json_reader *outer, troupe_lm_config *config)
         llama3 ? or_else(rope.original, (double)config->context) : (double)config->context;
 }
 
-/* Llama 3.1's rule (transformers, modeling_rope_utils, "llama3"): wavelengths that fit the trained
- * context high_freq_factor times are kept, those that do not fit low_freq_factor times are slowed by
- * `factor`, and those between go linearly from one to the other. */
+/* Llama 3.1's rule (transformers, modeling_rope_utils, "llama3"): wavelengths that fit the
+ * trained context high_freq_factor times are kept, those that do not fit low_freq_factor times
+ * are slowed by `factor`, and those between go linearly from one to the other. */
 static double
 llama3_frequency(const troupe_lm_config *config, double frequency)
 {

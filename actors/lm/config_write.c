@@ -1,6 +1,7 @@
-/* config.json and generation_config.json of a checkpoint, in the spelling of transformers 4 and 5 at
- * once where the two do not disturb each other: rope_theta with rope_scaling and rope_parameters,
- * torch_dtype and dtype. Printed by hand, because numbers must come out short and read back exactly. */
+/* config.json and generation_config.json of a checkpoint, in the spelling of transformers 4 and
+ * 5 at once where the two do not disturb each other: rope_theta with rope_scaling and
+ * rope_parameters, torch_dtype and dtype. Printed by hand, because numbers must come out short
+ * and read back exactly. */
 #include "config.h"
 
 #include <math.h>

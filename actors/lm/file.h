@@ -75,8 +75,8 @@ troupe_status tr_file_hash(
 /* fsync of a folder, so that names made or moved in it survive a power cut. */
 troupe_status tr_dir_sync(const char *path, troupe_error *err) TROUPE_MUST_USE;
 
-/* Removes a folder with all in it, links unfollowed. One that is not there is no error. The status may
- * be left unread where another error is being reported. */
+/* Removes a folder with all in it, links unfollowed. One that is not there is no error. The
+ * status may be left unread where another error is being reported. */
 troupe_status tr_dir_remove(const char *path, troupe_error *err);
 
 #endif

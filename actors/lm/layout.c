@@ -1,5 +1,5 @@
-/* The order of parameters in one flat buffer, and fresh values for them. Everything that holds weights,
- * gradients or moments uses this order; it depends on the configuration only. */
+/* The order of parameters in one flat buffer, and fresh values for them. Everything that holds
+ * weights, gradients or moments uses this order; it depends on the configuration only. */
 #include <troupe/ext/base.h>
 #include <troupe/model.h>
 
@@ -126,7 +126,8 @@ ends_with(const char *text, const char *end)
     return size >= tail && strcmp(text + size - tail, end) == 0;
 }
 
-/* The key depends on the name, not on the place: a tensor keeps its values when others are added. */
+/* The key depends on the name, not on the place: a tensor keeps its values when others are
+ * added. */
 static void
 draw(const troupe_lm_tensor *tensor, uint64_t seed, double scale, float *values)
 {

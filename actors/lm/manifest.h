@@ -1,7 +1,8 @@
-/* manifest.json: the names, sizes and hashes of all files of a checkpoint. It is written last, so a
- * directory that has one was complete when it was renamed into place.
+/* manifest.json: the names, sizes and hashes of all files of a checkpoint. It is written last,
+ * so a directory that has one was complete when it was renamed into place.
  *
- *   {"format": 1, "hash": "xxh3-64", "files": {"config.json": {"size": 812, "xxh3": "16 hex"}, ...}} */
+ *   {"format": 1, "hash": "xxh3-64",
+ *    "files": {"config.json": {"size": 812, "xxh3": "16 hex digits"}, ...}} */
 #ifndef TR_LM_MANIFEST_H
 #define TR_LM_MANIFEST_H
 

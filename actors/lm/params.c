@@ -88,8 +88,8 @@ find_tensor(const pass *p, const tr_st_file *file, const char *name, const troup
     return check_tensor(p, file, tensor, want);
 }
 
-/* A tied model may carry a copy of its embedding as head. One that differs means that config.json or
- * the file is wrong, and either choice would be a guess. */
+/* A tied model may carry a copy of its embedding as head. One that differs means that
+ * config.json or the file is wrong, and either choice would be a guess. */
 static troupe_status
 compare_head(
     const pass *p, const tr_st_file *file, const tr_st_tensor *head, const float *embedding)

@@ -202,8 +202,8 @@ is_shard_name(const char *name)
            strcmp(name + size - (sizeof tail - 1), tail) == 0;
 }
 
-/* The number of a shard, added when new; -1 when there are too many. Shards come in runs, so the one
- * found last is looked at first. */
+/* The number of a shard, added when new; -1 when there are too many. Shards come in runs, so the
+ * one found last is looked at first. */
 static int
 find_shard(tr_params_source *source, const char *name, int last)
 {

@@ -1,5 +1,5 @@
-/* Which file holds which parameter: the single model.safetensors, or the shards that the index names.
- * Used by params.c and by `troupe model info`. */
+/* Which file holds which parameter: the single model.safetensors, or the shards that the index
+ * names. Used by params.c and by `troupe model info`. */
 #ifndef TR_LM_PARAMS_SOURCE_H
 #define TR_LM_PARAMS_SOURCE_H
 
@@ -20,10 +20,10 @@ typedef struct tr_params_source {
     bool embedding_is_head;
 } tr_params_source;
 
-/* Where every tensor of `layout` lies in `dir`. An index wins over a single file that lies beside it;
- * files that it does not name are not looked at. Errors: no weights at all (NOT_FOUND), a malformed
- * index, a parameter that no file holds, tensors that the model does not have (up to five of each are
- * named). The shards themselves are not opened. */
+/* Where every tensor of `layout` lies in `dir`. An index wins over a single file that lies
+ * beside it; files that it does not name are not looked at. Errors: no weights at all
+ * (NOT_FOUND), a malformed index, a parameter that no file holds, tensors that the model does
+ * not have (up to five of each are named). The shards themselves are not opened. */
 troupe_status tr_params_source_init(tr_params_source *source, const char *dir,
     const troupe_lm_config *config, const troupe_lm_layout *layout,
     troupe_error *err) TROUPE_MUST_USE;

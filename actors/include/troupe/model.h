@@ -97,27 +97,27 @@ void troupe_lm_layout_fini(troupe_lm_layout *layout);
 /* Index of a name, or -1. */
 int troupe_lm_layout_find(const troupe_lm_layout *layout, const char *name);
 
-/* Statuses of the reading functions below: NOT_FOUND a file that is not there; BAD_INPUT one that is
- * malformed, contradicts itself or belongs to another model; UNSUPPORTED a kind of model that this
- * code does not compute; CORRUPT a checkpoint that differs from its manifest; DENIED, IO. The text
- * names file, key or tensor, and the remedy. All of them may be called from any thread; outputs are
- * written on success only, except where a caller's buffer is filled. */
+/* Statuses of the reading functions below: NOT_FOUND a file that is not there; BAD_INPUT one
+ * that is malformed, contradicts itself or belongs to another model; UNSUPPORTED a kind of model
+ * that this code does not compute; CORRUPT a checkpoint that differs from its manifest; DENIED,
+ * IO. The text names file, key or tensor, and the remedy. All of them may be called from any
+ * thread; outputs are written on success only, except where a caller's buffer is filled. */
 
-/* Reads DIR/config.json (and generation_config.json if there). Defaults are those of transformers for
- * the family; the sizes must be stated. A value that would make transformers compute something else
- * (an unknown rope type, a sliding window in use, another activation) is refused. Without a dtype key
- * the model counts as float32. The numbers are bounded but not checked against the weights: call
- * troupe_lm_params_check before allocating by them. */
+/* Reads DIR/config.json (and generation_config.json if there). Defaults are those of
+ * transformers for the family; the sizes must be stated. A value that would make transformers
+ * compute something else (an unknown rope type, a sliding window in use, another activation) is
+ * refused. Without a dtype key the model counts as float32. The numbers are bounded but not
+ * checked against the weights: call troupe_lm_params_check before allocating by them. */
 troupe_status troupe_lm_config_read(
     const char *dir, troupe_lm_config *config, troupe_error *err) TROUPE_MUST_USE;
 
-/* Rotary frequencies of the configuration: head_dim / 2 floats, computed in double and rounded once.
- * default: theta^(-2 i / head_dim); linear: that / factor; llama3: Llama 3.1's rule. */
+/* Rotary frequencies of the configuration: head_dim / 2 floats, computed in double and rounded
+ * once. default: theta^(-2 i / head_dim); linear: that / factor; llama3: Llama 3.1's rule. */
 void troupe_lm_inv_freq(const troupe_lm_config *config, float *inv_freq);
 
-/* Compares the names, shapes and dtypes of all weight files of DIR with the layout, from their headers
- * alone; so that nobody allocates by a configuration that its weights contradict. The values of a
- * redundant head are not compared. */
+/* Compares the names, shapes and dtypes of all weight files of DIR with the layout, from their
+ * headers alone; so that nobody allocates by a configuration that its weights contradict. The
+ * values of a redundant head are not compared. */
 troupe_status troupe_lm_params_check(const char *dir, const troupe_lm_config *config,
     const troupe_lm_layout *layout, troupe_error *err) TROUPE_MUST_USE;
 
@@ -149,11 +149,12 @@ troupe_status troupe_checkpoint_write(const char *dir, const troupe_lm_config *c
     const troupe_lm_layout *layout, const float *params, const troupe_checkpoint_parts *parts,
     troupe_error *err) TROUPE_MUST_USE;
 
-/* Checks the manifest: every file is there with its size and hash. Reads all bytes. NOT_FOUND without
- * a manifest, CORRUPT with the file that differs. */
+/* Checks the manifest: every file is there with its size and hash. Reads all bytes. NOT_FOUND
+ * without a manifest, CORRUPT with the file that differs. */
 troupe_status troupe_checkpoint_verify(const char *dir, troupe_error *err) TROUPE_MUST_USE;
 
-/* XXH3 of manifest.json, which holds the hashes of all files: one number for the whole checkpoint. */
+/* XXH3 of manifest.json, which holds the hashes of all files: one number for the whole
+ * checkpoint. */
 troupe_status troupe_checkpoint_digest(
     const char *dir, uint64_t *digest, troupe_error *err) TROUPE_MUST_USE;
 
@@ -163,8 +164,8 @@ troupe_status troupe_checkpoint_read_text(
     const char *dir, const char *name, char **text, troupe_error *err) TROUPE_MUST_USE;
 
 /* The newest complete checkpoint-N of a run directory, or NOT_FOUND. `path` gets its directory.
- * Complete means: the manifest is there and all files have their sizes; others (no manifest, *.tmp-*)
- * are passed over. Hashes are not read: call troupe_checkpoint_verify before using it. */
+ * Complete means: the manifest is there and all files have their sizes; others (no manifest,
+ * *.tmp-*) are passed over. Hashes are not read: call troupe_checkpoint_verify before using it. */
 troupe_status troupe_checkpoint_latest(const char *run_dir, char *path, size_t path_size,
     int64_t *step, troupe_error *err) TROUPE_MUST_USE;
 
