@@ -218,20 +218,18 @@ troupe_status troupe_stream_staged(troupe_stream *stream, uint64_t now_ns,
 troupe_status troupe_stream_stage_error(
     troupe_stream *stream, uint64_t now_ns, const troupe_staged *what, const char *reason);
 
-/* --- events: the sink
- * -------------------------------------------------------------------------------------- */
+/* --- events: the sink -------------------------------------------------------------------------------------- */
+/* Each carries the epoch that the policy was told, so that a message of an abandoned lineage is GONE. */
 
-/* Weights of `step` were published as `version`. STALE for older ones, INVALID for one out of turn.
- */
+/* Weights of `step` were published as `version`. STALE for older ones, INVALID for one out of turn. */
 troupe_status troupe_stream_published(
-    troupe_stream *stream, uint64_t now_ns, uint64_t step, uint64_t version);
+    troupe_stream *stream, uint64_t now_ns, uint64_t epoch, uint64_t step, uint64_t version);
 
-/* The policy wants the batch of `step`, holding `version` (the newest published). OK: granted now,
- * or again: read it with troupe_stream_batch. AGAIN: a GRANT effect will follow. STALE: that step
- * is committed. FULL: retained_steps are waiting for a durable point. INVALID: step or version out
- * of turn. */
+/* The policy wants the batch of `step`, holding `version` (the newest published). OK: granted now, or
+ * again: read it with troupe_stream_batch. AGAIN: a GRANT effect will follow. STALE: that step is
+ * committed. FULL: retained_steps are waiting for a durable point. INVALID: step or version out of turn. */
 troupe_status troupe_stream_take(
-    troupe_stream *stream, uint64_t now_ns, uint64_t step, uint64_t version);
+    troupe_stream *stream, uint64_t now_ns, uint64_t epoch, uint64_t step, uint64_t version);
 
 /* The granted groups by id, until they are committed; NULL and 0 when none are. */
 const troupe_group_view *const *troupe_stream_batch(const troupe_stream *stream, size_t *count);
@@ -248,19 +246,25 @@ typedef struct troupe_verdict {
     troupe_verdict_kind kind;
     const char *reason; /* not for trained */
     const uint64_t
-        *digests; /* [group_size] of the bytes that were trained on, by the policy itself */
+        *digests; /* trained: [group_size] of the bytes used, computed by the policy itself */
 } troupe_verdict;
 
-/* The step is done; one verdict for each granted group, in any order. DUPLICATE when it is
- * committed already. `counters` (or NULL) gets the ledger as it stood right after this commit, also
- * on DUPLICATE of the newest step. A digest that differs from the sealed one is INVALID: the group
- * must be failed. */
-troupe_status troupe_stream_commit(troupe_stream *stream, uint64_t now_ns, uint64_t step,
-    const troupe_verdict *verdicts, size_t count, troupe_counters *counters);
+typedef struct troupe_commit {
+    uint64_t epoch;
+    uint64_t step;
+    const troupe_verdict *verdicts; /* one for each granted group */
+    size_t count;
+} troupe_commit;
+
+/* The step is done. DUPLICATE when it is committed already. `counters` (or NULL) gets the ledger as it
+ * stood right after this commit, also on DUPLICATE of the newest step. A digest that differs from the
+ * sealed one is INVALID: the group must be failed. */
+troupe_status troupe_stream_commit(
+    troupe_stream *stream, uint64_t now_ns, const troupe_commit *commit, troupe_counters *counters);
 
 /* A durable checkpoint covers `step` and all before it: their samples are released. */
-troupe_status troupe_stream_durable(
-    troupe_stream *stream, uint64_t now_ns, uint64_t step, uint64_t checkpoint_digest);
+troupe_status troupe_stream_durable(troupe_stream *stream, uint64_t now_ns, uint64_t epoch,
+    uint64_t step, uint64_t checkpoint_digest);
 
 /* --- events: the run
  * ----------------------------------------------------------------------------------------- */

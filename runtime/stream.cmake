@@ -1,0 +1,7 @@
+# The stream: pure machines, their journal. The coordinator that drives them is a class of its own.
+troupe_library(troupe_stream
+  SOURCES
+    stream/admission.c stream/bound.c stream/permute.c stream/ledger.c
+    stream/stream.c stream/group.c stream/lease.c stream/stage.c stream/order.c stream/take.c
+    stream/epoch.c stream/weights.c
+  LIBS troupe_runtime)
