@@ -4,4 +4,5 @@ troupe_library(troupe_stream
     stream/admission.c stream/bound.c stream/permute.c stream/ledger.c
     stream/stream.c stream/group.c stream/lease.c stream/stage.c stream/order.c stream/take.c
     stream/epoch.c stream/weights.c
+    stream/record.c stream/journal.c stream/journal_scan.c
   LIBS troupe_runtime)
