@@ -107,7 +107,7 @@ typedef struct troupe_rl_options {
     troupe_rl_kl kl;
     troupe_rl_weight weight;
     unsigned masks;    /* of troupe_rl_mask */
-    bool batch_norm;   /* weights divided by their mean over the kept tokens of the whole step */
+    bool batch_norm;   /* weights divided by their mean over the tokens that rho keeps */
     bool std_unbiased; /* G - 1 in the group's and batch's variance */
     double kl_coef;
     double entropy_coef; /* adds -coef * entropy to the loss */
@@ -196,7 +196,7 @@ typedef struct troupe_rl_globals {
     double tokens;      /* N: unmasked tokens */
     double sequences;   /* S: sequences with an unmasked token */
     double weight_mean; /* what batch-norm divides by; 1 when off */
-    double m2po_limit;  /* the largest (log rho)^2 kept; INFINITY when off */
+    double m2po_limit;  /* the largest (log rho)^2 kept; HUGE_VAL when off */
 } troupe_rl_globals;
 
 /* Fills *globals from the whole step. lp_cur may be NULL unless the options need it in place of
@@ -264,16 +264,16 @@ typedef struct troupe_rl_advantage_stats {
 
 /* One advantage a sequence from rewards[groups][group_size], for the kinds that need rewards only
  * (REWARD, GRPO, DR_GRPO, BATCH_STD, RLOO). INVALID for a group size of 1 with a group baseline and
- * for the other kinds; CORRUPT, naming group and member, for a reward that is not finite. stats may
+ * for the other kinds; CORRUPT, naming group and member, for a reward that is no number between +-1e30. stats may
  * be NULL. */
 TROUPE_MUST_USE troupe_status troupe_rl_advantages(const troupe_rl_options *options,
     const double *rewards, int32_t groups, int32_t group_size, float *advantage,
     troupe_rl_advantage_stats *stats, troupe_error *err);
 
 /* REINFORCE++ (both kinds): one advantage a token. rewards[S]; group_size is read by the baseline
- * kind, sequences then lie group after group. The penalty is kl_coef * k1 of lp_prox (lp_behaviour
- * where NULL) to lp_ref, within the mask, when lp_ref is given and kl_coef > 0: evaluate the loss
- * with kl_coef 0 then. */
+ * kind, sequences then lie group after group. The penalty is kl_coef * kl of lp_prox (lp_behaviour
+ * where NULL) to lp_ref, within the mask, when kl_coef > 0: troupe_rl_evaluate then adds no KL to
+ * the loss. The return is discounted by gamma from the last unmasked token, which has the reward. */
 TROUPE_MUST_USE troupe_status troupe_rl_token_advantages(const troupe_rl_options *options,
     const troupe_rl_batch *batch, const double *rewards, int32_t group_size, float *token_advantage,
     troupe_rl_advantage_stats *stats, troupe_error *err);
