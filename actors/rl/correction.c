@@ -1,7 +1,7 @@
-/* Off-policy corrections: the weight of each token and what is rejected, from rho = proximal / behaviour.
- * All of it is constant for the gradient. Whatever looks at more than one sequence (M2PO's threshold,
- * the mean weight, the denominators) is settled here once for the whole step, so that the answer does not
- * depend on how the step is cut into micro-batches. */
+/* Off-policy corrections: the weight of each token and what is rejected, from rho = proximal /
+ * behaviour. All of it is constant for the gradient. Whatever looks at more than one sequence
+ * (M2PO's threshold, the mean weight, the denominators) is settled here once for the whole step,
+ * so that the answer does not depend on how the step is cut into micro-batches. */
 #include "parts.h"
 
 #include <troupe/ext/base.h>
@@ -178,8 +178,9 @@ ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* M2PO (Zheng et al., 2025): the largest go first until the mean of the rest is at most `max`. Equal ones go or stay
- * together, so that the order of the tokens does not matter; the smallest always stay. */
+/* M2PO (Zheng et al., 2025): the largest go first until the mean of the rest is at most `max`.
+ * Equal ones go or stay together, so that the order of the tokens does not matter; the smallest
+ * always stay. */
 static double
 m2po_limit(double *squares, size_t count, double max)
 {
@@ -192,7 +193,8 @@ m2po_limit(double *squares, size_t count, double max)
     for (size_t i = 0; i < count; i++) {
         sum += squares[i];
         const bool last_of_equals = i + 1 == count || squares[i + 1] > squares[i];
-        /* The mean of an ascending sequence's prefix never falls, so the last that passes is the limit. */
+        /* The mean of an ascending sequence's prefix never falls, so the last that passes is the
+         * limit. */
         if (last_of_equals && sum / (double)(i + 1) <= max) {
             limit = squares[i];
         }

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Parts of a correction. `low` and `high` are offsets of what its arguments set; `low` is NONE where it
- * takes one argument, both where it takes none. */
+/* Parts of a correction. `low` and `high` are offsets of what its arguments set; `low` is NONE
+ * where it takes one argument, both where it takes none. */
 #define NONE ((size_t)-1)
 
 typedef struct tr_part {
@@ -57,7 +57,8 @@ find_part(const char *name)
     return NULL;
 }
 
-/* "name", "name:high" or "name:low:high" of one part; `arguments` is what follows the name, or NULL. */
+/* "name", "name:high" or "name:low:high" of one part; `arguments` is what follows the name, or
+ * NULL. */
 static troupe_status
 set_bounds(
     troupe_rl_options *options, const tr_part *part, const char *arguments, troupe_error *err)

@@ -1,6 +1,7 @@
-/* The one entry point of a training step: loss, gradient and statistics of a micro-batch. It gathers a
- * sequence's unmasked tokens, lets correction.c and loss.c work on them, adds KL and entropy terms, and
- * scales by the step's denominators. Nothing reaches the caller's arrays before everything was finite. */
+/* The one entry point of a training step: loss, gradient and statistics of a micro-batch. It
+ * gathers a sequence's unmasked tokens, lets correction.c and loss.c work on them, adds KL and
+ * entropy terms, and scales by the step's denominators. Nothing reaches the caller's arrays
+ * before everything was finite. */
 #include "parts.h"
 
 #include <troupe/ext/base.h>
@@ -125,7 +126,8 @@ evaluate_sequence(tr_evaluation *e, int32_t s, tr_sequence *sequence, troupe_err
     return TROUPE_OK;
 }
 
-/* What a token's loss is multiplied by. `count` are the sequence's unmasked tokens, rejected or not. */
+/* What a token's loss is multiplied by. `count` are the sequence's unmasked tokens, rejected or
+ * not. */
 static double
 scale_of(const tr_evaluation *e, int32_t count)
 {

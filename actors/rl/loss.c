@@ -1,6 +1,7 @@
-/* The losses, token by token: value and derivative by the current log-prob. What a formula stops the
- * gradient of is computed from the same numbers but not differentiated; "flat" marks a log-ratio that
- * was cut at +-20 and so has no slope. Called by evaluate.c for one sequence at a time. */
+/* The losses, token by token: value and derivative by the current log-prob. What a formula stops
+ * the gradient of is computed from the same numbers but not differentiated; "flat" marks a
+ * log-ratio that was cut at +-20 and so has no slope. Called by evaluate.c for one sequence at a
+ * time. */
 #include "parts.h"
 
 #include <troupe/ext/base.h>
@@ -81,8 +82,9 @@ ppo_term(const troupe_rl_options *options, tr_token *token, double u, bool flat)
     }
 }
 
-/* Zheng et al., 2025: s = exp(mean of lp - lp_p) stands for every token's ratio; the token's own factor
- * exp(lp - sg(lp)) is 1 and has slope 1, so that the sequence's gradient is shared out evenly. */
+/* Zheng et al., 2025: s = exp(mean of lp - lp_p) stands for every token's ratio; the token's own
+ * factor exp(lp - sg(lp)) is 1 and has slope 1, so that the sequence's gradient is shared out
+ * evenly. */
 static void
 gspo(const troupe_rl_options *options, tr_sequence *sequence)
 {
@@ -97,8 +99,9 @@ gspo(const troupe_rl_options *options, tr_sequence *sequence)
     }
 }
 
-/* Kimi k1.5, 2025, its mirror-descent objective: -A log p(y) + tau / 2 (log p(y) / p_old(y))^2 over the
- * whole response y; the square is shared out evenly so that the tokens' losses sum to it. */
+/* Kimi k1.5, 2025, its mirror-descent objective: -A log p(y) + tau / 2 (log p(y) / p_old(y))^2
+ * over the whole response y; the square is shared out evenly so that the tokens' losses sum to
+ * it. */
 static void
 kimi(const troupe_rl_options *options, tr_sequence *sequence)
 {
@@ -116,8 +119,8 @@ kimi(const troupe_rl_options *options, tr_sequence *sequence)
     }
 }
 
-/* -sg(min(ratio, cap)) A lp: CISPO (MiniMax-M1, 2025) with the proximal ratio, AIPO (LlamaRL, 2025) with
- * the behaviour ratio. */
+/* -sg(min(ratio, cap)) A lp: CISPO (MiniMax-M1, 2025) with the proximal ratio, AIPO (LlamaRL,
+ * 2025) with the behaviour ratio. */
 static void
 detached(tr_token *token, double ratio, double cap)
 {
@@ -129,8 +132,9 @@ detached(tr_token *token, double ratio, double cap)
     token->dlp = -ratio * token->advantage;
 }
 
-/* prime-rl's DPPO: a token whose probability has already moved by more than delta in the direction that
- * its advantage pushes has no policy term; a small penalty keeps all of them near the behaviour. */
+/* prime-rl's DPPO: a token whose probability has already moved by more than delta in the
+ * direction that its advantage pushes has no policy term; a small penalty keeps all of them near
+ * the behaviour. */
 static void
 dppo_tv(const troupe_rl_options *options, tr_token *token)
 {
@@ -150,8 +154,8 @@ dppo_tv(const troupe_rl_options *options, tr_token *token)
     }
 }
 
-/* Gao et al., 2025: a smooth gate in the place of the clip; 4 / tau makes its slope at u = 1 that of
- * the unclipped loss. */
+/* Gao et al., 2025: a smooth gate in the place of the clip; 4 / tau makes its slope at u = 1
+ * that of the unclipped loss. */
 static void
 sapo(const troupe_rl_options *options, tr_token *token, double u, bool flat)
 {

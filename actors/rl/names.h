@@ -16,8 +16,8 @@ troupe_status tr_rl_unknown(
 /* BAD_INPUT, naming `key`, unless the whole text is a number from min to max. */
 troupe_status tr_rl_parse_number(
     const char *key, const char *text, double min, double max, double *value, troupe_error *err);
-/* Copies the next word of *list up to `separator` and moves behind it; false at the end (*list NULL).
- * A word that is too long for any name is cut, and then unknown. */
+/* Copies the next word of *list up to `separator` and moves behind it; false at the end (*list
+ * NULL). A word that is too long for any name is cut, and then unknown. */
 bool tr_rl_next_word(const char **list, char separator, char word[TR_WORD_MAX]);
 
 /* "key=value,key=value" and "part+part". */

@@ -1,5 +1,5 @@
-/* Options by name. An algorithm's name stands for settings that a user could have written out, so the
- * presets below are texts of the same key=value language and go through the same setter. */
+/* Options by name. An algorithm's name stands for settings that a user could have written out,
+ * so the presets below are texts of the same key=value language and go through the same setter. */
 #include "names.h"
 #include "parts.h"
 
@@ -13,8 +13,9 @@ typedef struct tr_preset {
     bool needs_weight;  /* the name promises a weight: "none" would silently be another algorithm */
 } tr_preset;
 
-/* TIS with a cap of 2 is the default: it costs nothing on-policy and holds when engine and trainer
- * disagree. AIPO and DPPO use the ratio to the behaviour themselves; V-trace has it in its targets. */
+/* TIS with a cap of 2 is the default: it costs nothing on-policy and holds when engine and
+ * trainer disagree. AIPO and DPPO use the ratio to the behaviour themselves; V-trace has it in
+ * its targets. */
 static const tr_preset presets[] = {
     {"grpo", "", "token-tis", "", false},
     {"dapo", "kl-coef=0", "token-tis", "", false},

@@ -1,5 +1,5 @@
-/* Advantages that differ from token to token: REINFORCE++, GAE, V-trace; whitening; the value loss and
- * the KL estimators that go with them. */
+/* Advantages that differ from token to token: REINFORCE++, GAE, V-trace; whitening; the value
+ * loss and the KL estimators that go with them. */
 #include "parts.h"
 
 #include <troupe/ext/base.h>
@@ -148,8 +148,8 @@ troupe_rl_whiten(float *x, const uint8_t *mask, size_t count)
     }
 }
 
-/* Schulman et al., 2016. An observation token is no decision: value and running sum of the next action
- * are carried over it. */
+/* Schulman et al., 2016. An observation token is no decision: value and running sum of the next
+ * action are carried over it. */
 void
 troupe_rl_gae(const troupe_rl_options *options, const float *rewards, const float *values,
     const uint8_t *mask, int32_t count, float *advantage, float *returns)

@@ -262,18 +262,19 @@ typedef struct troupe_rl_advantage_stats {
     double reward_mean, reward_std;
 } troupe_rl_advantage_stats;
 
-/* One advantage a sequence from rewards[groups][group_size], for the kinds that need rewards only
- * (REWARD, GRPO, DR_GRPO, BATCH_STD, RLOO). INVALID for a group size of 1 with a group baseline and
- * for the other kinds; CORRUPT, naming group and member, for a reward that is no number between +-1e30. stats may
- * be NULL. */
+/* One advantage a sequence from rewards[groups][group_size], for the kinds that need rewards
+ * only (REWARD, GRPO, DR_GRPO, BATCH_STD, RLOO). INVALID for a group size of 1 with a group
+ * baseline and for the other kinds; CORRUPT, naming group and member, for a reward that is no
+ * number between +-1e30. stats may be NULL. */
 TROUPE_MUST_USE troupe_status troupe_rl_advantages(const troupe_rl_options *options,
     const double *rewards, int32_t groups, int32_t group_size, float *advantage,
     troupe_rl_advantage_stats *stats, troupe_error *err);
 
-/* REINFORCE++ (both kinds): one advantage a token. rewards[S]; group_size is read by the baseline
- * kind, sequences then lie group after group. The penalty is kl_coef * kl of lp_prox (lp_behaviour
- * where NULL) to lp_ref, within the mask, when kl_coef > 0: troupe_rl_evaluate then adds no KL to
- * the loss. The return is discounted by gamma from the last unmasked token, which has the reward. */
+/* REINFORCE++ (both kinds): one advantage a token. rewards[S]; group_size is read by the
+ * baseline kind, sequences then lie group after group. The penalty is kl_coef * kl of lp_prox
+ * (lp_behaviour where NULL) to lp_ref, within the mask, when kl_coef > 0: troupe_rl_evaluate
+ * then adds no KL to the loss. The return is discounted by gamma from the last unmasked token,
+ * which has the reward. */
 TROUPE_MUST_USE troupe_status troupe_rl_token_advantages(const troupe_rl_options *options,
     const troupe_rl_batch *batch, const double *rewards, int32_t group_size, float *token_advantage,
     troupe_rl_advantage_stats *stats, troupe_error *err);

@@ -1,4 +1,5 @@
-/* Advantages against numbers worked out by hand (or, where noted, by a formula of another shape). */
+/* Advantages against numbers worked out by hand (or, where noted, by a formula of another
+ * shape). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -200,7 +201,8 @@ reinforce_pp_is_the_discounted_penalised_return_whitened_over_all_actions(void *
     troupe_error err = {0};
     assert_int_equal(troupe_rl_token_advantages(&o, &batch, rewards, 0, got, NULL, &err), 0);
     near(got, want, 6);
-    /* Without a penalty and discount every action of a sequence has the reward; then the baseline. */
+    /* Without a penalty and discount every action of a sequence has the reward; then the
+     * baseline. */
     const troupe_rl_options p = options("reinforce++-baseline,kl-coef=0");
     assert_int_equal(troupe_rl_token_advantages(&p, &batch, rewards, 2, got, NULL, &err), 0);
     /* .5 .5 .5 -.5 -.5: mean .1, squares 3 * .16 + 2 * .36 = 1.2. */

@@ -1,5 +1,5 @@
-/* Corrections by numbers worked out by hand. With the loss -A lp and A = -1, the gradient of a token is
- * its weight over the number of tokens, so that weights can be read off it. */
+/* Corrections by numbers worked out by hand. With the loss -A lp and A = -1, the gradient of a
+ * token is its weight over the number of tokens, so that weights can be read off it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -124,7 +124,8 @@ rejections_leave_the_weight_of_the_rest_alone(void **state)
     s = expect("geo-rs:1.18:1.19", &five, (const double[]){1, 1, 1, 0, 0});
     assert_true(s.rejected[2] == 2);
     s = expect("geo-rs:2.75:2.76", &five, (const double[]){0, 0, 0, 1, 1});
-    /* Mean of rho - 1 - log rho: (.1478 + .9014 + 0) / 3 = .3497 and (1.6137 + .2581) / 2 = .9359. */
+    /* Mean of rho - 1 - log rho: (.1478 + .9014 + 0) / 3 = .3497 and (1.6137 + .2581) / 2 =
+     * .9359. */
     s = expect("k3-rs:0.37", &five, (const double[]){1, 1, 1, 0, 0});
     assert_true(s.rejected[3] == 2);
     (void)expect("k3-rs:0.34", &five, (const double[]){0, 0, 0, 0, 0});

@@ -48,7 +48,8 @@ log_rho(const troupe_rl_options *o, const troupe_rl_batch *b, const double *froz
     return top - (double)b->lp_behaviour[t];
 }
 
-/* M2PO as told: while the mean of the squares is above the bound, drop the largest (and its equals). */
+/* M2PO as told: while the mean of the squares is above the bound, drop the largest (and its
+ * equals). */
 static void
 drop_m2po(const troupe_rl_options *o, const troupe_rl_batch *b, const double *frozen, int *keep)
 {
