@@ -4,6 +4,12 @@ troupe_library(troupe_runtime
     base/status.c base/assert.c base/alloc.c base/random.c base/hash.c base/crc32c.c base/half.c
     base/buf.c base/text.c
     sys/posix.c sys/thread.c sys/wake.c
-    wire/writer.c wire/reader.c
+    mem/budget.c mem/tensor.c
+    wire/writer.c wire/reader.c wire/frame.c
+    link/local.c
+    loop/timers.c loop/mailbox.c loop/loop.c
+    actor/directory.c actor/seen.c actor/args.c actor/values.c actor/open.c actor/call.c
+    actor/arrive.c actor/answer.c actor/actor.c actor/self.c actor/names.c actor/waits.c
+    actor/driver.c actor/host.c
   LIBS PkgConfig::JANSSON PkgConfig::XXHASH ${TROUPE_MSGPACK_LIB} Threads::Threads m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)

@@ -131,7 +131,9 @@ troupe_status troupe_watch(
  * the contents and leaves it empty; after a failed send it is unchanged, so that the caller can
  * park it. */
 typedef struct troupe_args {
-    struct troupe_msg *msg;
+    char *data; /* the message being built */
+    size_t size;
+    size_t capacity;
     uint32_t count;
     uint32_t open[8]; /* values still missing in open arrays */
     uint8_t depth;

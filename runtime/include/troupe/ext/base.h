@@ -85,8 +85,8 @@ uint16_t tr_f32_to_f16(float value);
 
 /* --- a growing byte buffer ------------------------------------------------------------------- */
 
-/* Zeroed is empty and valid. `data` is always followed by a zero byte once anything was appended.
- */
+/* Zeroed is empty and valid. `data` is always followed by a zero byte once anything was
+ * appended. */
 typedef struct tr_buf {
     char *data;
     size_t size;

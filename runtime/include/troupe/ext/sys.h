@@ -19,8 +19,9 @@ struct troupe_sys {
     const char *name;
     /* Monotonic nanoseconds; any thread. The only clock that decisions may use. */
     uint64_t (*now_ns)(const troupe_sys *sys);
-    /* Wall clock, nanoseconds since 1970; any thread. For records that people read, nothing else.
-     */
+    /* Wall clock, nanoseconds since 1970; any thread. For records that people read, nothing
+     * else.
+     * */
     uint64_t (*realtime_ns)(const troupe_sys *sys);
     /* Random bytes for keys and run identities; never for decisions or samples. */
     troupe_status (*random)(const troupe_sys *sys, void *bytes, size_t size);

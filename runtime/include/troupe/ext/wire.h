@@ -74,8 +74,8 @@ bool tr_read_f64(tr_reader *reader, double *value); /* floats, and integers that
 /* Points into the bytes; not ended by a zero. */
 bool tr_read_str(tr_reader *reader, const char **text, size_t *size);
 bool tr_read_bin(tr_reader *reader, const void **bytes, size_t *size);
-/* Copies a string into out[capacity] and ends it; fails when it is too long or holds a zero byte.
- */
+/* Copies a string into out[capacity] and ends it; fails when it is too long or holds a zero
+ * byte. */
 bool tr_read_text(tr_reader *reader, char *out, size_t capacity);
 /* Enters a container: the next reads give its values, and leave it after the last one. The count
  * never exceeds the bytes that are left (a map gives its number of pairs). */

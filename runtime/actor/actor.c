@@ -1,0 +1,355 @@
+/* The life of an actor: made, run piece by piece, ended. What ends it waits until its own code
+ * is off the stack, so hooks and methods may ask for their own end. */
+#include "actor/host.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+troupe_ctx *
+tr_actor_at(tr_host *host, uint16_t slot, uint32_t incarnation)
+{
+    if (slot >= host->actor_capacity || host->actors[slot] == NULL ||
+        host->actors[slot]->incarnation != incarnation) {
+        return NULL;
+    }
+    return host->actors[slot];
+}
+
+/* --- spawn ---------------------------------------------------------------------------------- */
+
+/* Two methods of one id could not be told apart by a message. */
+static troupe_status
+check_class(const troupe_class *type, troupe_error *err)
+{
+    for (int i = 0; type->methods[i].name != NULL; i++) {
+        if (i == TROUPE_METHODS_MAX) {
+            return troupe_fail(err, TROUPE_INVALID,
+                "class %s: more than %d methods, or the list "
+                "does not end with an empty one",
+                type->name, TROUPE_METHODS_MAX);
+        }
+        for (int j = 0; j < i; j++) {
+            if (tr_method_id(type->methods[i].name) == tr_method_id(type->methods[j].name)) {
+                return troupe_fail(err, TROUPE_INVALID,
+                    "class %s: methods %s and %s have one name or one id; rename one", type->name,
+                    type->methods[j].name, type->methods[i].name);
+            }
+        }
+    }
+    return TROUPE_OK;
+}
+
+static bool
+find_slot(tr_host *host, uint16_t *slot)
+{
+    for (uint32_t i = 0; i < host->actor_capacity; i++) {
+        if (host->actors[i] == NULL) {
+            *slot = (uint16_t)i;
+            return true;
+        }
+    }
+    if (host->actor_capacity == TR_ACTORS_MAX) {
+        return false;
+    }
+    uint32_t capacity =
+        TR_MIN(TR_MAX(host->actor_capacity * 2, (uint32_t)8), (uint32_t)TR_ACTORS_MAX);
+    host->actors = tr_realloc(host->actors, capacity, sizeof(troupe_ctx *));
+    memset(host->actors + host->actor_capacity, 0,
+        (capacity - host->actor_capacity) * sizeof(troupe_ctx *));
+    *slot = (uint16_t)host->actor_capacity;
+    host->actor_capacity = capacity;
+    return true;
+}
+
+/* Incarnations begin with the loop's epoch, so that none of an earlier life comes again. */
+static uint32_t
+next_incarnation(tr_host *host)
+{
+    host->last_incarnation++;
+    TR_ASSERT(host->last_incarnation >> 16 == host->options.epoch);
+    return host->last_incarnation;
+}
+
+static troupe_ctx *
+new_actor(tr_host *host, const tr_spawn *spawn, uint16_t slot)
+{
+    const tr_directory *directory = host->options.directory;
+    troupe_ctx *ctx = tr_zalloc(1, sizeof *ctx);
+    ctx->task.run = tr_actor_run;
+    ctx->host = host;
+    ctx->type = spawn->type;
+    ctx->role = spawn->role;
+    ctx->replica = spawn->replica;
+    ctx->role_name = spawn->role == TR_NO_ROLE ? "" : tr_directory_name(directory, spawn->role);
+    ctx->slot = slot;
+    ctx->incarnation = next_incarnation(host);
+    ctx->driver = spawn->driver;
+    ctx->context = spawn->context;
+    ctx->mailbox.calls_max = spawn->mailbox > 0 ? (uint32_t)spawn->mailbox : TR_MAILBOX_DEFAULT;
+    ctx->state = tr_zalloc(1, spawn->type->state_size);
+    host->actors[slot] = ctx;
+    host->actor_count++;
+    return ctx;
+}
+
+troupe_status
+tr_host_spawn(tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_error *err)
+{
+    uint16_t slot = 0;
+    troupe_error why = {.status = TROUPE_OK, .text = ""};
+    troupe_status status = check_class(spawn->type, err);
+    if (status != TROUPE_OK) {
+        return status;
+    }
+    if (!find_slot(host, &slot)) {
+        return troupe_fail(err, TROUPE_FULL, "a loop holds at most %d actors", TR_ACTORS_MAX);
+    }
+    troupe_ctx *ctx = new_actor(host, spawn, slot);
+    if (spawn->type->init != NULL) {
+        status = spawn->type->init(ctx, spawn->config == NULL ? "{}" : spawn->config, &why);
+    }
+    if (status != TROUPE_OK) {
+        char who[TR_WHO_MAX];
+        tr_name_actor(ctx, who, sizeof who);
+        tr_actor_end(ctx, status, why.text);
+        return troupe_fail(err, status, "%s: %s", who,
+            why.text[0] != '\0' ? why.text : troupe_status_text(status));
+    }
+    if (ref != NULL) {
+        *ref = troupe_self(ctx);
+    }
+    if (ctx->role != TR_NO_ROLE) {
+        tr_directory_up(host->options.directory, ctx->role, ctx->replica, troupe_self(ctx));
+    }
+    ctx->start_due = host->started;
+    ctx->stop_due = host->stopping;
+    tr_actor_stir(ctx);
+    return TROUPE_OK;
+}
+
+/* --- run ------------------------------------------------------------------------------------ */
+
+void
+tr_actor_stir(troupe_ctx *ctx)
+{
+    ctx->idle = ctx->type->idle != NULL;
+    tr_loop_queue(&ctx->host->loop, &ctx->task);
+}
+
+static const troupe_method *
+find_method(const troupe_class *type, uint32_t id)
+{
+    for (const troupe_method *method = type->methods; method->name != NULL; method++) {
+        if (tr_method_id(method->name) == id) {
+            return method;
+        }
+    }
+    return NULL;
+}
+
+static void
+run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call)
+{
+    call->state |= TR_MSG_RUNNING;
+    call->name = method->name;
+    ctx->host->stats.calls_run++;
+    method->run(ctx, call);
+    call->state &= (uint8_t)~TR_MSG_RUNNING;
+    if ((call->state & TR_MSG_ANSWERED) != 0) {
+        tr_msg_free(call);
+    } else if ((call->state & TR_MSG_KEPT) == 0) {
+        (void)tr_answer_text(call, call->bad != NULL ? TROUPE_BAD_INPUT : TROUPE_FAILED,
+            call->bad != NULL ? call->bad : "the method returned without an answer");
+    }
+}
+
+/* A call whose caller has stopped waiting is not run: nobody would learn what came of it. */
+static void
+run_call(troupe_ctx *ctx, struct troupe_msg *call)
+{
+    const troupe_method *method = find_method(ctx->type, call->frame.method);
+    if (method == NULL) {
+        char text[TR_WHO_MAX];
+        (void)snprintf(text, sizeof text, "class %s has no such method", ctx->type->name);
+        (void)tr_answer_text(call, TROUPE_UNSUPPORTED, text);
+        return;
+    }
+    if (call->deadline_ns < ctx->host->loop.now_ns) {
+        (void)tr_answer_text(call, TROUPE_TIMEOUT, "its time was over before it could run");
+        return;
+    }
+    run_method(ctx, method, call);
+}
+
+static void
+run_answer(troupe_ctx *ctx, struct troupe_msg *answer)
+{
+    ctx->host->stats.answers++;
+    if (answer->on_answer != NULL) {
+        answer->on_answer(ctx, answer, answer->user);
+    }
+    if ((answer->state & TR_MSG_HELD) == 0) {
+        tr_msg_free(answer);
+    }
+}
+
+static void
+run_hooks(troupe_ctx *ctx)
+{
+    if (ctx->start_due && !ctx->started) {
+        ctx->start_due = false;
+        ctx->started = true;
+        if (ctx->type->start != NULL) {
+            ctx->type->start(ctx);
+        }
+    }
+    if (ctx->stop_due && !ctx->ending) {
+        ctx->stop_due = false;
+        if (ctx->type->stop == NULL || ctx->type->stop(ctx)) {
+            troupe_stopped(ctx);
+        }
+    }
+}
+
+/* One message if there is one, else one slice of the actor's own work. */
+static bool
+run_piece(troupe_ctx *ctx)
+{
+    struct troupe_msg *msg = tr_mailbox_pop(&ctx->mailbox);
+    if (msg != NULL) {
+        ctx->trace = msg->frame.trace;
+        if (msg->frame.kind == TR_FRAME_CALL) {
+            run_call(ctx, msg);
+        } else {
+            run_answer(ctx, msg);
+        }
+        ctx->trace = 0;
+        ctx->idle = ctx->type->idle != NULL;
+        return false;
+    }
+    if (!ctx->idle || !ctx->started) {
+        return false;
+    }
+    ctx->idle = ctx->type->idle(ctx);
+    return true;
+}
+
+bool
+tr_actor_run(struct tr_task *task)
+{
+    troupe_ctx *ctx = (troupe_ctx *)task;
+    bool was_long = false;
+    run_hooks(ctx);
+    if (!ctx->ending) {
+        was_long = run_piece(ctx);
+    }
+    if (ctx->ending) {
+        tr_actor_end(ctx, ctx->end_status, ctx->end_text);
+        return was_long;
+    }
+    if (ctx->mailbox.first != NULL || (ctx->idle && ctx->started)) {
+        tr_loop_queue(&ctx->host->loop, &ctx->task);
+    }
+    return was_long;
+}
+
+/* --- end ------------------------------------------------------------------------------------ */
+
+static void
+answer_rest(troupe_ctx *ctx, troupe_status status, const char *text)
+{
+    while (ctx->kept != NULL) {
+        (void)tr_answer_text(ctx->kept, status, text);
+    }
+    for (struct troupe_msg *msg = tr_mailbox_pop(&ctx->mailbox); msg != NULL;
+         msg = tr_mailbox_pop(&ctx->mailbox)) {
+        if (msg->frame.kind == TR_FRAME_CALL) {
+            (void)tr_answer_text(msg, status, text);
+        } else {
+            tr_msg_free(msg);
+        }
+    }
+}
+
+static void
+drop_calls(troupe_ctx *ctx)
+{
+    struct tr_open_table *open = &ctx->host->open;
+    for (uint32_t i = 0; i < open->capacity; i++) {
+        if (open->entries[i].call != 0 && open->entries[i].ctx == ctx) {
+            tr_open_drop(ctx->host, i);
+        }
+    }
+}
+
+/* Out of the directory first: a call that arrives from now on is for nobody. Then the state
+ * goes, while calls that are still kept may yet be answered; what is left is answered here. */
+void
+tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
+{
+    tr_host *host = ctx->host;
+    troupe_ref ref = troupe_self(ctx);
+    char *cause = tr_strdup(text != NULL && text[0] != '\0' ? text : troupe_status_text(status));
+    host->actors[ctx->slot] = NULL;
+    host->actor_count--;
+    tr_loop_unqueue(&host->loop, &ctx->task);
+    tr_timers_cancel_all(&host->loop.timers, ctx);
+    drop_calls(ctx);
+    if (ctx->type->fini != NULL) {
+        ctx->type->fini(ctx);
+    }
+    tr_timers_cancel_all(&host->loop.timers, ctx);
+    drop_calls(ctx);
+    answer_rest(ctx, status == TROUPE_STOPPED ? TROUPE_STOPPED : TROUPE_DIED, cause);
+    if (ctx->role != TR_NO_ROLE && !host->killed) {
+        tr_directory_down(host->options.directory, ctx->role, ctx->replica, ref, cause);
+    }
+    uint16_t role = ctx->role, replica = ctx->replica;
+    tr_loop_unqueue(&host->loop, &ctx->task);
+    tr_free(ctx->state);
+    tr_free(ctx->end_text);
+    tr_free(ctx);
+    if (host->options.events.ended != NULL && !host->killed) {
+        host->options.events.ended(host->options.events.self, role, replica, ref, status, cause);
+    }
+    tr_free(cause);
+    tr_host_check_stopped(host);
+}
+
+void
+tr_host_end(tr_host *host, troupe_ref ref, troupe_status status, const char *text)
+{
+    troupe_ctx *ctx = tr_actor_at(host, ref.slot, ref.incarnation);
+    if (ctx != NULL) {
+        troupe_exit(ctx, status, "%s", text);
+    }
+}
+
+void
+troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
+{
+    if (ctx->ending) {
+        return;
+    }
+    tr_buf text = {0};
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    if (vsnprintf(line, sizeof line, format, args) < 0) {
+        line[0] = '\0';
+    }
+    va_end(args);
+    tr_buf_puts(&text, line);
+    ctx->ending = true;
+    ctx->end_status = status == TROUPE_OK ? TROUPE_STOPPED : status;
+    ctx->end_text = text.data;
+    tr_loop_queue(&ctx->host->loop, &ctx->task);
+}
+
+void
+troupe_stopped(troupe_ctx *ctx)
+{
+    ctx->stopped = true;
+    tr_host_check_stopped(ctx->host);
+}

@@ -1,0 +1,163 @@
+/* The ways of a message: out to the link, in from it, or straight across when both actors share
+ * the loop. Whatever cannot be delivered and wants an answer is answered here, so that no caller
+ * is left waiting. */
+#include "actor/host.h"
+
+static bool
+is_here(const tr_host *host, tr_address address)
+{
+    return tr_address_equal(address, host->options.address);
+}
+
+/* Peers are dialled when they are first needed. */
+static troupe_status
+send(tr_host *host, struct troupe_msg *msg)
+{
+    troupe_link *link = host->options.link;
+    tr_address to = msg->frame.target;
+    troupe_status status = link->send(host->loop.endpoint, to, msg);
+    if (status == TROUPE_NOT_FOUND || status == TROUPE_GONE) {
+        if (link->dial(host->loop.endpoint, to) != TROUPE_OK) {
+            return TROUPE_GONE;
+        }
+        status = link->send(host->loop.endpoint, to, msg);
+    }
+    return status;
+}
+
+troupe_status
+tr_route(tr_host *host, struct troupe_msg *msg)
+{
+    if (!is_here(host, msg->frame.target)) {
+        return send(host, msg);
+    }
+    if (msg->frame.kind == TR_FRAME_CALL) {
+        return tr_arrive_call(host, msg);
+    }
+    tr_arrive_answer(host, msg);
+    return TROUPE_OK;
+}
+
+/* A call that was accepted before: ignored while it runs, answered as before when it is done. */
+static troupe_status
+repeat(
+    tr_host *host, tr_seen_result result, const struct troupe_msg *earlier, struct troupe_msg *msg)
+{
+    host->stats.repeated++;
+    if (result == TR_SEEN_DONE && earlier != NULL) {
+        struct troupe_msg *answer = tr_msg_clone(earlier);
+        if (tr_route(host, answer) != TROUPE_OK) {
+            tr_msg_free(answer);
+        }
+    }
+    if (result == TR_SEEN_OLD && (msg->frame.flags & TR_FRAME_ONE_WAY) == 0) {
+        tr_answer_for(host, msg, TROUPE_STALE, "a call older than its loop may still send");
+    }
+    tr_msg_free(msg);
+    return TROUPE_OK;
+}
+
+/* Only a call that may come twice needs a record. */
+static bool
+wants_record(const tr_host *host, const struct troupe_msg *msg)
+{
+    if (is_here(host, msg->frame.source)) {
+        return (msg->frame.flags & TR_FRAME_RETRY) != 0;
+    }
+    return (msg->frame.flags & TR_FRAME_RETRY) != 0 || !host->options.link->exact;
+}
+
+troupe_status
+tr_arrive_call(tr_host *host, struct troupe_msg *msg)
+{
+    const tr_frame *frame = &msg->frame;
+    troupe_ctx *ctx = tr_actor_at(host, frame->target_slot, frame->target_incarnation);
+    if (ctx == NULL) {
+        host->stats.refused_gone++;
+        return TROUPE_GONE;
+    }
+    bool recorded = wants_record(host, msg);
+    if (recorded) {
+        const struct troupe_msg *earlier = NULL;
+        tr_seen_result result = tr_seen_check(&host->seen, frame, &earlier);
+        if (result != TR_SEEN_NEW) {
+            return repeat(host, result, earlier, msg);
+        }
+    }
+    if (!tr_mailbox_has_room(&ctx->mailbox)) {
+        host->stats.refused_full++;
+        return TROUPE_FULL;
+    }
+    if (recorded) {
+        tr_seen_add(&host->seen, frame);
+    }
+    msg->owner = ctx;
+    msg->state = recorded ? TR_MSG_RECORDED : 0;
+    msg->since_ns = host->loop.now_ns;
+    msg->deadline_ns = frame->remaining_us == UINT32_MAX
+                           ? UINT64_MAX
+                           : host->loop.now_ns + (uint64_t)frame->remaining_us * 1000;
+    tr_mailbox_push(&ctx->mailbox, msg);
+    tr_loop_queue(&host->loop, &ctx->task);
+    return TROUPE_OK;
+}
+
+/* An answer counts when its call is still open. A success counts whoever sent it; bad news only
+ * from the incarnation that was asked last: an older one may be gone while its successor is at
+ * work. */
+static bool
+is_awaited(const tr_host *host, const tr_frame *frame)
+{
+    uint32_t index = frame->call_slot;
+    if (index >= host->open.capacity || host->open.entries[index].call != frame->call) {
+        return false;
+    }
+    const struct tr_open *open = &host->open.entries[index];
+    return frame->status == TROUPE_OK || frame->source_incarnation == open->sent_to.incarnation;
+}
+
+void
+tr_arrive_answer(tr_host *host, struct troupe_msg *msg)
+{
+    if (!is_awaited(host, &msg->frame)) {
+        host->stats.dropped++;
+        tr_msg_free(msg);
+        return;
+    }
+    uint32_t index = msg->frame.call_slot;
+    troupe_status status = (troupe_status)msg->frame.status;
+    if (status == TROUPE_GONE || status == TROUPE_DIED || status == TROUPE_FULL) {
+        char text[512];
+        tr_msg_text(msg, text, sizeof text);
+        tr_msg_free(msg);
+        tr_open_setback(host, index, status, text);
+        return;
+    }
+    tr_open_finish(host, index, msg);
+}
+
+static const char *
+refusal(troupe_status status)
+{
+    return status == TROUPE_GONE ? "that incarnation is no more" : "its mailbox is full";
+}
+
+void
+tr_arrive(void *self, struct troupe_msg *msg)
+{
+    tr_host *host = self;
+    if (msg->frame.kind == TR_FRAME_ANSWER) {
+        tr_arrive_answer(host, msg);
+        return;
+    }
+    troupe_status status = tr_arrive_call(host, msg);
+    if (status == TROUPE_OK) {
+        return;
+    }
+    if ((msg->frame.flags & TR_FRAME_ONE_WAY) != 0) {
+        host->stats.dropped++;
+    } else {
+        tr_answer_for(host, msg, status, refusal(status));
+    }
+    tr_msg_free(msg);
+}

@@ -1,0 +1,121 @@
+/* Waiting, for the driver: the one actor whose code is not run by the loop but runs it. */
+#include "actor/host.h"
+
+enum {
+    STEP_BUDGET = 256
+};
+
+/* One step, and then a sleep until something can have changed. */
+static void
+turn(tr_host *host, uint64_t until_ns)
+{
+    uint64_t next = tr_host_step(host, STEP_BUDGET);
+    if (next != 0 && !host->stopping) {
+        tr_host_wait(host, TR_MIN(next, until_ns));
+    }
+}
+
+static uint64_t
+refresh_clock(tr_host *host)
+{
+    host->loop.now_ns = host->options.sys->now_ns(host->options.sys);
+    return host->loop.now_ns;
+}
+
+troupe_status
+troupe_wait(troupe_ctx *ctx, bool (*done)(void *user), void *user, uint64_t timeout_ns)
+{
+    tr_host *host = ctx->host;
+    if (!ctx->driver || host->stepping) {
+        return TROUPE_INVALID;
+    }
+    uint64_t now = refresh_clock(host);
+    uint64_t until = timeout_ns > UINT64_MAX - 1 - now ? UINT64_MAX - 1 : now + timeout_ns;
+    for (;;) {
+        if (done != NULL && done(user)) {
+            return TROUPE_OK;
+        }
+        if (host->stopping) {
+            return TROUPE_STOPPED;
+        }
+        if (refresh_clock(host) >= until) {
+            return TROUPE_TIMEOUT;
+        }
+        turn(host, until);
+    }
+}
+
+struct waiting {
+    troupe_answer *answer;
+};
+
+static void
+keep_answer(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    (void)ctx;
+    struct waiting *waiting = user;
+    answer->state |= TR_MSG_HELD;
+    waiting->answer = answer;
+}
+
+static bool
+has_answer(void *user)
+{
+    const struct waiting *waiting = user;
+    return waiting->answer != NULL;
+}
+
+/* When the run is to end first, the call is dropped: its callback must not find this stack frame
+ * gone. */
+static void
+give_up(troupe_ctx *ctx, const struct waiting *waiting)
+{
+    struct tr_open_table *open = &ctx->host->open;
+    for (uint32_t i = 0; i < open->capacity; i++) {
+        if (open->entries[i].call != 0 && open->entries[i].user == waiting) {
+            tr_open_drop(ctx->host, i);
+        }
+    }
+    for (struct troupe_msg *msg = ctx->mailbox.first; msg != NULL; msg = msg->next) {
+        if (msg->frame.kind == TR_FRAME_ANSWER && msg->user == waiting) {
+            msg->on_answer = NULL;
+        }
+    }
+}
+
+troupe_status
+troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *args,
+    troupe_answer **answer)
+{
+    if (answer != NULL) {
+        *answer = NULL;
+    }
+    if (!ctx->driver || ctx->host->stepping) {
+        return TROUPE_INVALID;
+    }
+    (void)refresh_clock(ctx->host);
+    struct waiting waiting = {0};
+    troupe_status status =
+        troupe_call_send(ctx, to, method, args, .on_answer = keep_answer, .user = &waiting);
+    if (status != TROUPE_OK) {
+        return status;
+    }
+    status = troupe_wait(ctx, has_answer, &waiting, TROUPE_DEADLINE_MAX_NS);
+    if (status != TROUPE_OK) {
+        give_up(ctx, &waiting);
+        return status;
+    }
+    status = troupe_answer_status(waiting.answer);
+    if (answer != NULL) {
+        *answer = waiting.answer;
+    } else {
+        tr_msg_free(waiting.answer);
+    }
+    return status;
+}
+
+void
+troupe_answer_free(troupe_answer *answer)
+{
+    tr_msg_free(answer);
+}

@@ -1,0 +1,201 @@
+/* The insides of a host: actors, open calls, and the ways of a message. Shared by the files of
+ * this folder only.
+ *
+ *   call.c    sends calls and one-way messages       open.c   the table of open calls
+ *   answer.c  replies, kept calls                    arrive.c what comes in, from afar or from here
+ *   actor.c   spawn, run, end                        host.c   the host and its loop */
+#ifndef TR_ACTOR_HOST_H
+#define TR_ACTOR_HOST_H
+
+#include "actor/directory.h"
+#include "actor/seen.h"
+#include "loop/loop.h"
+#include "loop/mailbox.h"
+
+#include <troupe/ext/host.h>
+
+enum {
+    TR_MAILBOX_DEFAULT = 1024,
+    TR_ACTORS_MAX = UINT16_MAX,
+    TR_CALLS_MAX = UINT16_MAX,
+    TR_WATCHES_MAX = 16,
+    TR_WHO_MAX = 192
+};
+
+/* What a message is, in troupe_msg.state. */
+enum {
+    TR_MSG_RUNNING = 1,  /* its method is on the stack */
+    TR_MSG_KEPT = 2,     /* deferred: in the actor's list */
+    TR_MSG_ANSWERED = 4, /* no second answer */
+    TR_MSG_RECORDED = 8, /* tr_seen knows it */
+    TR_MSG_HELD = 16     /* an answer that the driver keeps beyond its callback */
+};
+
+struct tr_watch {
+    uint16_t role;
+    troupe_watch_fn changed;
+    void *user;
+};
+
+struct troupe_ctx {
+    struct tr_task task; /* first: a task is its actor */
+    tr_host *host;
+    const troupe_class *type;
+    const char *role_name;
+    uint16_t role;
+    uint16_t replica;
+    uint16_t slot;
+    uint32_t incarnation;
+    uint32_t trace; /* of the message that is being handled */
+    bool driver;
+    bool start_due;
+    bool started;
+    bool stop_due;
+    bool stopped;
+    bool idle;   /* the idle hook may have more to do */
+    bool ending; /* see end_status; carried out when the current piece of code is over */
+    troupe_status end_status;
+    char *end_text;
+    struct tr_mailbox mailbox;
+    struct troupe_msg *kept;
+    struct tr_watch watches[TR_WATCHES_MAX];
+    int watch_count;
+    void *state;
+    void *context;
+};
+
+/* A call that waits for its answer. */
+struct tr_open {
+    uint64_t call;  /* id, 0 in a free entry */
+    uint32_t newer; /* index + 1 in the list by age; of a free entry: the next free one */
+    uint32_t older;
+    uint32_t sends;
+    uint32_t trace;
+    troupe_ctx *ctx;
+    const char *method;
+    troupe_answer_fn on_answer;
+    void *user;
+    troupe_target to;
+    troupe_ref sent_to; /* zeroed when it was not sent, or the target is known to be down */
+    uint64_t since_ns;
+    uint64_t deadline_ns;
+    uint64_t resend_ns; /* 0: no retry */
+    uint64_t resend_max_ns;
+    troupe_timer deadline_timer;
+    troupe_timer resend_timer;
+    struct troupe_msg *copy; /* of a call that may be sent again */
+    char *last;              /* what went wrong with the last try, or NULL */
+    troupe_status last_status;
+};
+
+struct tr_open_table {
+    struct tr_open *entries;
+    uint32_t capacity;
+    uint32_t capacity_max;
+    uint32_t count;
+    uint32_t free;   /* index + 1 */
+    uint32_t oldest; /* index + 1 */
+    uint32_t newest;
+    uint64_t last_call; /* the last id given */
+};
+
+struct tr_host {
+    tr_host_options options;
+    struct tr_loop loop;
+    struct tr_subscriber subscriber;
+    troupe_ctx **actors; /* by slot */
+    uint32_t actor_capacity;
+    uint32_t actor_count;
+    uint32_t last_incarnation;
+    struct tr_open_table open;
+    struct tr_seen seen;
+    troupe_ref *refs; /* the directory as of `version`, place by place */
+    uint64_t version;
+    bool started;
+    bool stopping;
+    bool stop_told;
+    bool killed; /* being freed without a word */
+    bool stepping;
+    tr_host_stats stats;
+};
+
+/* --- names (names.c) ------------------------------------------------------------------------ */
+
+/* "rollout[2]", or the class and address of an actor without role; cut to `capacity`. */
+void tr_name_actor(const troupe_ctx *ctx, char *out, size_t capacity);
+void tr_name_ref(const tr_host *host, troupe_ref ref, char *out, size_t capacity);
+void tr_name_target(const tr_host *host, troupe_target to, char *out, size_t capacity);
+
+/* --- args (args.c) -------------------------------------------------------------------------- */
+
+/* Completes the message that the args hold and gives it, still owned by the args; INVALID when
+ * an array is incomplete or something was too deep or too large. */
+troupe_status tr_args_seal(troupe_args *args, struct troupe_msg **msg);
+/* The contents were given away. */
+void tr_args_forget(troupe_args *args);
+/* A message whose body is an array of one text. */
+struct troupe_msg *tr_msg_of_text(const char *text);
+/* The text of an answer that is not OK; "" when the body holds none. */
+void tr_msg_text(const struct troupe_msg *msg, char *out, size_t capacity);
+
+/* --- open calls (open.c) -------------------------------------------------------------------- */
+
+/* A new entry with the next id, or NULL when the table is full. Entries move: keep the index. */
+struct tr_open *tr_open_add(struct tr_open_table *table, uint32_t *index);
+void tr_open_remove(struct tr_open_table *table, uint32_t index);
+/* The oldest id that is still open, or `otherwise`. */
+uint64_t tr_open_oldest(const struct tr_open_table *table, uint64_t otherwise);
+void tr_open_fini(struct tr_open_table *table);
+
+/* Ends an open call with `answer` (taken): its callback will run. */
+void tr_open_finish(tr_host *host, uint32_t index, struct troupe_msg *answer);
+void tr_open_fail(tr_host *host, uint32_t index, troupe_status status, const char *text);
+/* Ends it without a word: its actor is gone. */
+void tr_open_drop(tr_host *host, uint32_t index);
+/* A try went wrong: sends again if the call allows it and `status` leaves hope, else ends the
+ * call. */
+void tr_open_setback(tr_host *host, uint32_t index, troupe_status status, const char *text);
+/* The incarnation `ref` is down. */
+void tr_open_down(tr_host *host, troupe_ref ref, const char *cause);
+/* The loop at `peer` is gone, up to and including `epoch`. */
+void tr_open_gone(tr_host *host, tr_address peer, uint32_t epoch);
+/* Arms the next send of a call that may be sent again. */
+void tr_open_arm(tr_host *host, uint32_t index);
+/* A replica is up: calls that wait for it are sent. */
+void tr_open_up(tr_host *host, uint16_t role, uint16_t replica);
+/* Sends what the entry's copy holds (call.c); OK, or why not. */
+troupe_status tr_call_transmit(tr_host *host, uint32_t index);
+
+/* --- ways (arrive.c) ------------------------------------------------------------------------ */
+
+/* Sends a message to where its frame says; takes it on OK. For a call to this very loop the
+ * status is that of tr_arrive_call. */
+troupe_status tr_route(tr_host *host, struct troupe_msg *msg);
+/* A call for one of our actors; takes it on OK. GONE: no such incarnation; FULL: its mailbox is. */
+troupe_status tr_arrive_call(tr_host *host, struct troupe_msg *msg);
+/* An answer to one of our calls; takes it. */
+void tr_arrive_answer(tr_host *host, struct troupe_msg *msg);
+/* From the link; takes it. */
+void tr_arrive(void *host, struct troupe_msg *msg);
+
+/* --- answering (answer.c) ------------------------------------------------------------------- */
+
+/* Answers a call that no actor will; does not take it. */
+void tr_answer_for(
+    tr_host *host, const struct troupe_msg *call, troupe_status status, const char *text);
+/* Ends a call with a text; keeps to the rules of troupe_reply. */
+troupe_status tr_answer_text(struct troupe_msg *call, troupe_status status, const char *text);
+
+/* --- actors (actor.c) ----------------------------------------------------------------------- */
+
+troupe_ctx *tr_actor_at(tr_host *host, uint16_t slot, uint32_t incarnation);
+/* Ends an actor now: not while its code is on the stack. Frees it. */
+void tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text);
+bool tr_actor_run(struct tr_task *task);
+/* Something happened outside of a message: there may be work. */
+void tr_actor_stir(troupe_ctx *ctx);
+void tr_host_log(tr_host *host, const char *line);
+/* Tells the owner when every actor has stopped. */
+void tr_host_check_stopped(tr_host *host);
+
+#endif

@@ -1,0 +1,90 @@
+/* The list of everything that is waited for in a host: who, for what, since when, until when. */
+#include "actor/host.h"
+
+#include <stdio.h>
+
+struct teller {
+    void (*tell)(void *user, const tr_wait *wait);
+    void *user;
+};
+
+static void
+tell_open(const tr_host *host, const struct tr_open *open, const struct teller *teller)
+{
+    char who[TR_WHO_MAX], target[TR_WHO_MAX], whom[2 * TR_WHO_MAX];
+    tr_name_actor(open->ctx, who, sizeof who);
+    tr_name_target(host, open->to, target, sizeof target);
+    (void)snprintf(whom, sizeof whom, "%s.%s", target, open->method);
+    tr_wait wait = {.kind = TR_WAIT_ANSWER,
+        .who = who,
+        .whom = whom,
+        .last = open->last == NULL ? "" : open->last,
+        .since_ns = open->since_ns,
+        .until_ns = open->deadline_ns,
+        .sends = open->sends};
+    teller->tell(teller->user, &wait);
+}
+
+/* The list is newest first; the wanted order is the other. */
+static void
+tell_kept(const tr_host *host, const troupe_ctx *ctx, const struct teller *teller)
+{
+    char who[TR_WHO_MAX], caller[TR_WHO_MAX], whom[2 * TR_WHO_MAX];
+    const struct troupe_msg *call = ctx->kept;
+    while (call != NULL && call->next != NULL) {
+        call = call->next;
+    }
+    tr_name_actor(ctx, who, sizeof who);
+    for (; call != NULL; call = call->prev) {
+        tr_name_ref(host, troupe_call_caller(call), caller, sizeof caller);
+        (void)snprintf(whom, sizeof whom, "from %s.%s", caller, call->name);
+        tr_wait wait = {.kind = TR_WAIT_REPLY,
+            .who = who,
+            .whom = whom,
+            .last = "",
+            .since_ns = call->since_ns,
+            .until_ns = call->deadline_ns};
+        teller->tell(teller->user, &wait);
+    }
+}
+
+static void
+tell_timer(const tr_host *host, const struct tr_timer_entry *entry, const struct teller *teller)
+{
+    for (uint32_t slot = 0; slot < host->actor_capacity; slot++) {
+        const troupe_ctx *ctx = host->actors[slot];
+        if (ctx == NULL || entry->job.self != ctx) {
+            continue;
+        }
+        char who[TR_WHO_MAX];
+        tr_name_actor(ctx, who, sizeof who);
+        tr_wait wait = {.kind = TR_WAIT_TIMER,
+            .who = who,
+            .whom = "",
+            .last = "",
+            .since_ns = entry->since_ns,
+            .until_ns = entry->when_ns};
+        teller->tell(teller->user, &wait);
+    }
+}
+
+void
+tr_host_waits(tr_host *host, void (*tell)(void *user, const tr_wait *wait), void *user)
+{
+    struct teller teller = {.tell = tell, .user = user};
+    const struct tr_open_table *open = &host->open;
+    for (uint32_t at = open->oldest; at != 0; at = open->entries[at - 1].newer) {
+        tell_open(host, &open->entries[at - 1], &teller);
+    }
+    for (uint32_t slot = 0; slot < host->actor_capacity; slot++) {
+        if (host->actors[slot] != NULL) {
+            tell_kept(host, host->actors[slot], &teller);
+        }
+    }
+    const struct tr_timers *timers = &host->loop.timers;
+    for (uint32_t i = 0; i < timers->capacity; i++) {
+        if (timers->entries[i].job.run != NULL) {
+            tell_timer(host, &timers->entries[i], &teller);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+/* A singly linked queue through the messages themselves. */
+#include "loop/mailbox.h"
+
+void
+tr_mailbox_push(struct tr_mailbox *box, struct troupe_msg *msg)
+{
+    if (msg->frame.kind == TR_FRAME_CALL) {
+        TR_ASSERT(tr_mailbox_has_room(box));
+        box->calls++;
+    }
+    msg->next = NULL;
+    if (box->last == NULL) {
+        box->first = msg;
+    } else {
+        box->last->next = msg;
+    }
+    box->last = msg;
+}
+
+struct troupe_msg *
+tr_mailbox_pop(struct tr_mailbox *box)
+{
+    struct troupe_msg *msg = box->first;
+    if (msg == NULL) {
+        return NULL;
+    }
+    box->first = msg->next;
+    if (box->first == NULL) {
+        box->last = NULL;
+    }
+    if (msg->frame.kind == TR_FRAME_CALL) {
+        TR_ASSERT(box->calls > 0);
+        box->calls--;
+    }
+    msg->next = NULL;
+    return msg;
+}
