@@ -159,11 +159,13 @@ void
 tr_group_end(troupe_stream *s, struct tr_group *g, troupe_record_kind kind, uint64_t step,
     const char *reason)
 {
-    tr_stream_record(s, &(troupe_record){.kind = kind,
-                            .epoch = s->epoch,
-                            .group = g->view.group,
-                            .step = step,
-                            .reason = reason});
+    troupe_record record = {
+        .kind = kind, .epoch = s->epoch, .group = g->view.group, .step = step, .reason = reason};
+    tr_stream_record(s, &record);
+    if (!s->committing) {
+        tr_stream_emit(s,
+            &(troupe_effect){.kind = TROUPE_EFFECT_RETIRED, .record = &record, .view = &g->view});
+    }
     uint64_t *from = g->state == TR_GROUP_LEASED ? &s->counters.in_flight : &s->counters.queued;
     TR_ASSERT(*from > 0);
     (*from)--;

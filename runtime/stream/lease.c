@@ -341,6 +341,7 @@ seal(troupe_stream *s, struct tr_group *g, const troupe_sealed *sealed)
     s->sources[m->source].load--;
     m->state = TR_MEMBER_SEALED;
     g->sealed++;
+    view->sealed = true;
     view->object = sealed->object;
     view->digest = sealed->digest;
     view->ids_digest = sealed->ids_digest;

@@ -118,6 +118,7 @@ struct troupe_stream {
     struct tr_peer *workers[TROUPE_STREAM_STAGES_MAX];
 
     /* The sink. */
+    bool committing; /* groups end by the sink's own verdict now */
     bool take_pending;
     bool take_deferred; /* the pending take was answered AGAIN, so its grant is an effect */
     uint64_t take_step;

@@ -237,7 +237,9 @@ troupe_stream_commit(
         return TROUPE_INVALID;
     }
     tr_stream_enter(s, now_ns);
+    s->committing = true;
     commit_groups(s, commit);
+    s->committing = false;
     s->step = commit->step;
     s->batch_count = 0;
     s->take_pending = false;

@@ -43,7 +43,7 @@ const char *troupe_bound_name(troupe_bound bound); /* "group", "unit" */
 /* The answer of one stage for one sample: a number, or a tensor object (handle and digest), or
  * both. */
 typedef struct troupe_stage_value {
-    bool has_value;
+    bool has_value; /* neither: not answered yet */
     bool has_object;
     double value;
     uint64_t object;
@@ -51,6 +51,7 @@ typedef struct troupe_stage_value {
 } troupe_stage_value;
 
 typedef struct troupe_member_view {
+    bool sealed; /* else nothing but `attempt` is known of it */
     uint32_t attempt;
     uint64_t object; /* handle of the sample, opaque here */
     uint64_t digest;
@@ -58,7 +59,7 @@ typedef struct troupe_member_view {
     uint64_t units;
     uint64_t head; /* version of the oldest unit */
     uint64_t tail;
-    const troupe_stage_value *stages; /* [stages], valid once staged */
+    const troupe_stage_value *stages; /* [stages] */
 } troupe_member_view;
 
 typedef struct troupe_group_view {
@@ -72,14 +73,15 @@ typedef struct troupe_group_view {
  * ----------------------------------------------------------------------------------------- */
 
 typedef enum troupe_effect_kind {
-    TROUPE_EFFECT_RECORD,  /* append `record` to the journal before any later effect is carried out
+    TROUPE_EFFECT_RECORD, /* append `record` to the journal before any later effect is carried out
                             */
-    TROUPE_EFFECT_LEASE,   /* tell source `peer`: generate `members` of `group`, attempt, until
+    TROUPE_EFFECT_LEASE,  /* tell source `peer`: generate `members` of `group`, attempt, until
                               deadline */
-    TROUPE_EFFECT_CANCEL,  /* tell source `peer` (best effort): stop (epoch, group, attempt) */
-    TROUPE_EFFECT_STAGE,   /* ask worker `peer` of `stage` for (group, member, attempt), object,
+    TROUPE_EFFECT_CANCEL, /* tell source `peer` (best effort): stop (epoch, group, attempt) */
+    TROUPE_EFFECT_STAGE,  /* ask worker `peer` of `stage` for (group, member, attempt), object,
                               `try_no` */
-    TROUPE_EFFECT_GRANT,   /* answer the take of `step`: see troupe_stream_batch */
+    TROUPE_EFFECT_GRANT,  /* answer the take of `step`: see troupe_stream_batch */
+    TROUPE_EFFECT_RETIRED, /* `view` ended without the sink's verdict; its objects are released next */
     TROUPE_EFFECT_RELEASE, /* let go of `object`, a sample or a stage's answer */
     TROUPE_EFFECT_ENDED,   /* stopped; queued = in_flight = 0 */
 } troupe_effect_kind;
@@ -99,8 +101,9 @@ typedef struct troupe_effect {
     uint64_t step;
     uint64_t version;
     uint64_t object;
-    uint64_t deadline_ns; /* absolute, the clock of the events */
-    const troupe_record *record;
+    uint64_t deadline_ns;          /* absolute, the clock of the events */
+    const troupe_record *record;   /* RECORD; RETIRED: the one that says how and why it ended */
+    const troupe_group_view *view; /* RETIRED */
 } troupe_effect;
 
 /* Called while an event is handled, once per effect, in order. Must not call the machine. Pointers
@@ -219,15 +222,18 @@ troupe_status troupe_stream_stage_error(
     troupe_stream *stream, uint64_t now_ns, const troupe_staged *what, const char *reason);
 
 /* --- events: the sink -------------------------------------------------------------------------------------- */
-/* Each carries the epoch that the policy was told, so that a message of an abandoned lineage is GONE. */
+/* Each carries the epoch that the policy was told, so that a message of an abandoned lineage is
+ * GONE. */
 
-/* Weights of `step` were published as `version`. STALE for older ones, INVALID for one out of turn. */
+/* Weights of `step` were published as `version`. STALE for older ones, INVALID for one out of
+ * turn. */
 troupe_status troupe_stream_published(
     troupe_stream *stream, uint64_t now_ns, uint64_t epoch, uint64_t step, uint64_t version);
 
-/* The policy wants the batch of `step`, holding `version` (the newest published). OK: granted now, or
- * again: read it with troupe_stream_batch. AGAIN: a GRANT effect will follow. STALE: that step is
- * committed. FULL: retained_steps are waiting for a durable point. INVALID: step or version out of turn. */
+/* The policy wants the batch of `step`, holding `version` (the newest published). OK: granted
+ * now, or again: read it with troupe_stream_batch. AGAIN: a GRANT effect will follow. STALE:
+ * that step is committed. FULL: retained_steps are waiting for a durable point. INVALID: step or
+ * version out of turn. */
 troupe_status troupe_stream_take(
     troupe_stream *stream, uint64_t now_ns, uint64_t epoch, uint64_t step, uint64_t version);
 
@@ -256,9 +262,9 @@ typedef struct troupe_commit {
     size_t count;
 } troupe_commit;
 
-/* The step is done. DUPLICATE when it is committed already. `counters` (or NULL) gets the ledger as it
- * stood right after this commit, also on DUPLICATE of the newest step. A digest that differs from the
- * sealed one is INVALID: the group must be failed. */
+/* The step is done. DUPLICATE when it is committed already. `counters` (or NULL) gets the ledger
+ * as it stood right after this commit, also on DUPLICATE of the newest step. A digest that
+ * differs from the sealed one is INVALID: the group must be failed. */
 troupe_status troupe_stream_commit(
     troupe_stream *stream, uint64_t now_ns, const troupe_commit *commit, troupe_counters *counters);
 
