@@ -25,12 +25,28 @@ struct tr_scratch {
     struct tr_scratch_old *old; /* outgrown blocks of the running operation */
 };
 
+/* cos and sin of position * inv_freq[i], times scale, for positions 0..positions - 1: row p holds E/2
+ * cosines, then E/2 sines. One for each rotary embedding that the device has met. */
+struct tr_rope_table {
+    float *inv_freq; /* copy, E/2 */
+    float scale;
+    int E;
+    ptrdiff_t positions;
+    float *rows;
+};
+
+enum {
+    TR_ROPE_TABLES = 4
+};
+
 struct troupe_device {
     const troupe_ops *ops;
     const char *name;
     troupe_device_options options;
     struct tr_scratch scratch;
-    int depth; /* of nested operations; the outermost one resets the scratch memory */
+    struct tr_rope_table rope[TR_ROPE_TABLES];
+    int rope_next; /* the table that the next unknown embedding takes */
+    int depth;     /* of nested operations; the outermost one resets the scratch memory */
 };
 
 /* An operation that needs scratch brackets itself with these; they nest. */
@@ -42,6 +58,19 @@ void *tr_scratch(troupe_device *d, size_t bytes);
 /* 64-byte aligned, zeroed; NULL when there is none left. Freed with free(). */
 void *tr_aligned_alloc(size_t bytes);
 
+/* The rows of the table of `rope` (stride E), grown to cover the R positions of `pos`. Valid until the
+ * next call. Positions are below 2^20. */
+const float *tr_rope_rows(
+    troupe_device *d, const troupe_rope *rope, int E, const int32_t *pos, int R);
+void tr_rope_fini(troupe_device *d);
+
 extern const troupe_ops tr_plain_ops;
+
+/* The vector paths that this program was built with, best first; the last one runs everywhere. */
+struct tr_path {
+    const troupe_ops *ops; /* its name is the device's: "cpu:avx2" */
+    bool (*supported)(void);
+};
+const struct tr_path *tr_paths(size_t *count);
 
 #endif

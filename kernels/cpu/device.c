@@ -6,33 +6,67 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every name that troupe_device_open knows. */
-struct choice {
-    const char *name;
-    const troupe_ops *ops;
+enum {
+    NAMES_MAX = 8
 };
 
-static const struct choice choices[] = {
-    {"cpu", &tr_plain_ops},
-    {"cpu:plain", &tr_plain_ops},
-};
+/* All names that troupe_device_open knows, "cpu" first. */
+static size_t
+list_names(const char *names[NAMES_MAX])
+{
+    size_t paths, count = 0;
+    const struct tr_path *path = tr_paths(&paths);
+    TR_ASSERT(paths + 2 <= NAMES_MAX);
+    names[count++] = "cpu";
+    for (size_t i = 0; i < paths; ++i) {
+        names[count++] = path[i].ops->name;
+    }
+    names[count++] = tr_plain_ops.name;
+    return count;
+}
 
 static troupe_status
 fail_unknown(const char *name, troupe_error *err)
 {
+    const char *names[NAMES_MAX];
+    size_t count = list_names(names);
     tr_buf known = {0};
-    const char *names[TR_COUNT(choices)];
-    for (size_t i = 0; i < TR_COUNT(choices); ++i) {
-        names[i] = choices[i].name;
+    for (size_t i = 0; i < count; ++i) {
         tr_buf_printf(&known, "%s%s", i > 0 ? ", " : "", names[i]);
     }
-    const char *near = tr_nearest(name, names, TR_COUNT(names));
+    const char *near = tr_nearest(name, names, count);
     troupe_status status = troupe_fail(err, TROUPE_NOT_FOUND,
         "device \"%s\" is not built into this program%s%s%s; it has: %s", name,
         near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "",
         known.data);
     tr_buf_fini(&known);
     return status;
+}
+
+/* The operations of a name: "cpu" takes the first path that this processor runs. */
+static troupe_status
+find_ops(const char *name, const troupe_ops **ops, troupe_error *err)
+{
+    size_t paths;
+    const struct tr_path *path = tr_paths(&paths);
+    bool any = strcmp(name, "cpu") == 0;
+    for (size_t i = 0; i < paths; ++i) {
+        bool named = strcmp(name, path[i].ops->name) == 0;
+        if ((any || named) && path[i].supported()) {
+            *ops = path[i].ops;
+            return TROUPE_OK;
+        }
+        if (named) {
+            return troupe_fail(err, TROUPE_UNSUPPORTED,
+                "this processor does not run device \"%s\"; use \"cpu\", which takes what it has",
+                name);
+        }
+    }
+    if (strcmp(name, tr_plain_ops.name) == 0) {
+        *ops = &tr_plain_ops;
+        return TROUPE_OK;
+    }
+    return fail_unknown(name, err);
 }
 
 troupe_status
@@ -51,17 +85,17 @@ troupe_device_open(
         }
         given = *options;
     }
-    for (size_t i = 0; i < TR_COUNT(choices); ++i) {
-        if (strcmp(choices[i].name, name) == 0) {
-            troupe_device *d = tr_zalloc(1, sizeof *d);
-            d->ops = choices[i].ops;
-            d->name = choices[i].name;
-            d->options = given;
-            *out = d;
-            return TROUPE_OK;
-        }
+    const troupe_ops *ops = NULL;
+    troupe_status status = find_ops(name, &ops, err);
+    if (status != TROUPE_OK) {
+        return status;
     }
-    return fail_unknown(name, err);
+    troupe_device *d = tr_zalloc(1, sizeof *d);
+    d->ops = ops;
+    d->name = strcmp(name, "cpu") == 0 ? "cpu" : ops->name;
+    d->options = given;
+    *out = d;
+    return TROUPE_OK;
 }
 
 struct tr_scratch_old {
@@ -87,6 +121,7 @@ troupe_device_close(troupe_device *device)
         return;
     }
     TR_ASSERT(device->depth == 0);
+    tr_rope_fini(device);
     free_old(&device->scratch);
     free(device->scratch.block);
     tr_free(device);
