@@ -64,14 +64,20 @@ struct run {
     int failed, compared;
 };
 
+/* A NaN is worse than any number, and stays. */
+static bool
+worse(double a, double b)
+{
+    return !isnan(b) && !(a <= b);
+}
+
 static void
 differ(struct difference *d, double a, double b)
 {
     double gap = fabs(a - b);
     d->square += gap * gap;
     d->reference += b * b;
-    /* A NaN stays: every comparison with it is false. */
-    d->most = gap <= d->most ? d->most : gap;
+    d->most = worse(gap, d->most) ? gap : d->most;
     d->count++;
 }
 
@@ -86,7 +92,7 @@ add_difference(struct difference *into, const struct difference *d)
 {
     into->square += d->square;
     into->reference += d->reference;
-    into->most = d->most <= into->most ? into->most : d->most;
+    into->most = worse(d->most, into->most) ? d->most : into->most;
     into->count += d->count;
 }
 
@@ -375,7 +381,7 @@ compare_flat(
         }
         add_difference(&all, &d);
         seen++;
-        if (!(relative(&d) <= worst)) {
+        if (worse(relative(&d), worst)) {
             worst = relative(&d);
             worst_name = layout->tensors[i].name;
         }
