@@ -10,8 +10,8 @@
 
 enum {
     SEEDS = 3000,
-    CHAOS_EVENTS = 220,
-    FAIR_STEPS = 4,
+    CHAOS_EVENTS = 300,
+    FAIR_STEPS = 6,
     FAIR_EVENTS = 20000,
     BAG = 4096,
     WORKERS = 3,
@@ -218,8 +218,10 @@ draw_options(struct drive *d)
     o->order = (troupe_order)draw(d, 4);
     o->bound = (troupe_bound)draw(d, 2);
     o->window_milli = 1 + draw(d, 1000);
-    o->max_lag = chance(d, 30) ? TROUPE_MAX_LAG_NONE
-                               : (int64_t)((o->mean_lag_milli + 999) / 1000 + draw(d, 3));
+    o->max_lag =
+        chance(d, 30)
+            ? TROUPE_MAX_LAG_NONE
+            : (int64_t)((o->mean_lag_milli + 999) / 1000 + (chance(d, 60) ? 0 : draw(d, 3)));
     if (o->order == TROUPE_READY_FIRST && o->bound == TROUPE_BOUND_GROUP) {
         o->max_lag = TROUPE_MAX_LAG_NONE;
     }
@@ -560,6 +562,10 @@ from_bag(struct drive *d)
     }
     size_t at = (size_t)draw(d, d->bag_count);
     struct msg m = d->bag[at];
+    /* Some groups are long: what overtakes them makes them old. */
+    if (m.what == WORK_MEMBER && m.group % 3 == 0 && chance(d, 95)) {
+        return;
+    }
     bool again = !d->fair && d->bag_count < BAG / 2 && chance(d, 15) && m.what != WORK_MEMBER;
     if (!again) {
         d->bag[at] = d->bag[--d->bag_count];
@@ -749,7 +755,7 @@ test_random_histories_obey_the_laws(void **state)
         last - first, records, sum.trained, sum.filtered, sum.stale, sum.failed);
     /* A history generator that never reaches a corner proves nothing about it. */
     if (only == NULL) {
-        assert_true(TR_MIN(TR_MIN(sum.filtered, sum.stale), sum.failed) > SEEDS / 4);
+        assert_true(TR_MIN(TR_MIN(sum.filtered, sum.stale), sum.failed) > SEEDS / 8);
     }
 }
 
