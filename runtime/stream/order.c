@@ -65,11 +65,27 @@ sort_by_id(troupe_stream *s)
     }
 }
 
+/* Staged groups whose id is less than a window above the oldest group that is not staged. A group can so
+ * be overtaken by at most W - 1 others, however long it takes, and once it is staged the window moves on:
+ * counted in ids, not in open groups, or stragglers would let the window slide past themselves. */
 static uint32_t
-window_size(const troupe_stream *s)
+select_window(troupe_stream *s)
 {
-    uint64_t slots = (s->opt.window_milli * s->open_max + 999) / 1000;
-    return (uint32_t)TR_MAX(slots, s->opt.groups_per_step);
+    uint64_t window = TR_MAX((s->opt.window_milli * s->open_max + 999) / 1000, 1);
+    uint64_t limit = UINT64_MAX;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->open_count && count < s->opt.groups_per_step; i++) {
+        const struct tr_group *g = &s->groups[s->open[i]];
+        if (g->view.group >= limit) {
+            break;
+        }
+        if (g->state == TR_GROUP_STAGED) {
+            s->batch_slots[count++] = s->open[i];
+        } else if (limit == UINT64_MAX) {
+            limit = g->view.group + window;
+        }
+    }
+    return count;
 }
 
 bool
@@ -81,7 +97,7 @@ tr_order_select(troupe_stream *s)
         count = select_oldest(s, s->opt.groups_per_step);
         break;
     case TROUPE_WINDOW:
-        count = select_oldest(s, window_size(s));
+        count = select_window(s);
         break;
     case TROUPE_DROP:
         count = select_oldest(s, s->open_count);

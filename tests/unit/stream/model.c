@@ -140,6 +140,14 @@ taken(struct model *m, const troupe_record *r)
         g->story = TAKEN;
         g->step = r->step;
     }
+    if (m->opt->order == TROUPE_WINDOW) {
+        uint64_t slots = (m->opt->mean_lag_milli + 1000) * m->opt->groups_per_step / 1000;
+        uint64_t window = (m->opt->window_milli * slots + 999) / 1000;
+        uint64_t last = r->groups[r->group_count - 1].group;
+        for (uint64_t g = 0; g + TR_MAX(window, 1) <= last; g++) {
+            LAW(m->groups[g].story != OPEN, "group %" PRIu64 " was overtaken from afar", g);
+        }
+    }
     /* In order means: nothing older is left open. */
     if (m->opt->order == TROUPE_IN_ORDER) {
         uint64_t last = r->groups[r->group_count - 1].group;

@@ -614,8 +614,8 @@ test_each_order_takes_the_groups_it_promises(void **state)
         uint64_t batch[2];
     } cases[] = {
         {TROUPE_IN_ORDER, 0, 4, {0, 1}},
-        {TROUPE_WINDOW, 500, 3, {1, 2}},  /* among the 3 oldest of 6 slots */
-        {TROUPE_WINDOW, 1, 4, {0, 1}},    /* never less than a batch */
+        {TROUPE_WINDOW, 500, 3, {1, 2}},  /* 3 of 6 slots: 0 is overtaken by 1 and 2 alone */
+        {TROUPE_WINDOW, 1, 4, {0, 1}},    /* a window of one is in order */
         {TROUPE_WINDOW, 1000, 2, {1, 3}}, /* all of them */
         {TROUPE_DROP, 0, 2, {1, 3}},
         {TROUPE_READY_FIRST, 0, 2, {1, 3}},
