@@ -28,7 +28,8 @@ typedef struct job {
     const troupe_lm_layout *layout;
     const float *params;
     const troupe_checkpoint_parts *parts;
-    char dir[PATH_MAX]; /* the temporary one */
+    char dir[PATH_MAX]; /* the final name */
+    char tmp[PATH_MAX]; /* where everything is written */
     tr_manifest manifest;
     troupe_error *err;
 } job;
@@ -41,7 +42,7 @@ write_text(job *j, const char *name, const char *text, size_t size)
     char path[PATH_MAX];
     tr_file_writer writer;
     uint64_t hash = 0;
-    troupe_status status = tr_path_join(path, j->dir, name, j->err);
+    troupe_status status = tr_path_join(path, j->tmp, name, j->err);
     if (status == TROUPE_OK) {
         status = tr_file_writer_open(&writer, path, j->err);
     }
@@ -119,7 +120,7 @@ static troupe_status
 write_arrays(job *j, const char *name, const array_set *sets, int set_count, troupe_dtype dtype)
 {
     char path[PATH_MAX];
-    troupe_status status = tr_path_join(path, j->dir, name, j->err);
+    troupe_status status = tr_path_join(path, j->tmp, name, j->err);
     if (status != TROUPE_OK) {
         return status;
     }
@@ -191,7 +192,7 @@ copy_open(job *j, const char *from, int fd, uint64_t size, const char *name)
             "%s: %llu bytes, a tokenizer file has at most %d; is this the right file?", from,
             (unsigned long long)size, TOKENIZER_FILE_MAX);
     }
-    troupe_status status = tr_path_join(to, j->dir, name, j->err);
+    troupe_status status = tr_path_join(to, j->tmp, name, j->err);
     if (status == TROUPE_OK) {
         status = tr_file_writer_open(&writer, to, j->err);
     }
@@ -286,7 +287,7 @@ write_files(job *j)
     if (status == TROUPE_OK) {
         status = write_manifest(j);
     }
-    return status == TROUPE_OK ? tr_dir_sync(j->dir, j->err) : status;
+    return status == TROUPE_OK ? tr_dir_sync(j->tmp, j->err) : status;
 }
 
 /* --- the folder --- */
@@ -336,18 +337,18 @@ parent_of(char out[PATH_MAX], const char *dir)
 }
 
 static troupe_status
-publish(job *j, const char *dir)
+publish(job *j)
 {
     char parent[PATH_MAX];
-    parent_of(parent, dir);
-    troupe_status status = move_into_place(j->dir, dir, j->err);
+    parent_of(parent, j->dir);
+    troupe_status status = move_into_place(j->tmp, j->dir, j->err);
     if (status != TROUPE_OK) {
         return status;
     }
     status = tr_dir_sync(parent, j->err);
     if (status != TROUPE_OK) {
         /* Not known to be durable, so not published: back under the name that will be removed. */
-        (void)rename(dir, j->dir);
+        (void)rename(j->dir, j->tmp);
     }
     return status;
 }
@@ -355,18 +356,25 @@ publish(job *j, const char *dir)
 static troupe_status
 make_folder(job *j, const char *dir)
 {
-    int size = snprintf(j->dir, sizeof j->dir, "%s.tmp-%ld", dir, (long)getpid());
-    if (size < 0 || size >= (int)sizeof j->dir) {
-        return troupe_fail(
-            j->err, TROUPE_BAD_INPUT, "%.200s...: the path is too long; use a shorter one", dir);
+    size_t length = strlen(dir);
+    while (length > 1 && dir[length - 1] == '/') {
+        length--;
     }
-    if (tr_file_exists(dir)) {
-        return fail_exists(dir, j->err);
+    /* The names of the files inside must fit behind it. */
+    if (length == 0 || length + 2 * TR_MANIFEST_NAME_MAX > PATH_MAX) {
+        return troupe_fail(j->err, TROUPE_BAD_INPUT,
+            "'%.200s': a path of %zu bytes cannot hold a checkpoint; use a shorter one", dir,
+            length);
+    }
+    (void)snprintf(j->dir, sizeof j->dir, "%.*s", (int)length, dir);
+    (void)snprintf(j->tmp, sizeof j->tmp, "%.*s.tmp-%ld", (int)length, dir, (long)getpid());
+    if (tr_file_exists(j->dir)) {
+        return fail_exists(j->dir, j->err);
     }
     /* Left by a process that had our number before it died. */
-    troupe_status status = tr_dir_remove(j->dir, j->err);
-    if (status == TROUPE_OK && mkdir(j->dir, 0755) != 0) {
-        status = tr_file_fail(j->err, j->dir, "create", errno);
+    troupe_status status = tr_dir_remove(j->tmp, j->err);
+    if (status == TROUPE_OK && mkdir(j->tmp, 0755) != 0) {
+        status = tr_file_fail(j->err, j->tmp, "create", errno);
     }
     return status;
 }
@@ -387,11 +395,11 @@ troupe_checkpoint_write(const char *dir, const troupe_lm_config *config,
     if (status == TROUPE_OK) {
         status = write_files(j);
         if (status == TROUPE_OK) {
-            status = publish(j, dir);
+            status = publish(j);
         }
         if (status != TROUPE_OK) {
             /* The first error is the one to report; a leftover is removed by the next prune. */
-            (void)tr_dir_remove(j->dir, NULL);
+            (void)tr_dir_remove(j->tmp, NULL);
         }
     }
     tr_free(j);

@@ -171,12 +171,12 @@ the_qwen3_fixture_is_widened_from_bfloat16_to_the_bit(void **state)
 /* --- shards --- */
 
 /* The names of the fixture's tensors in the layout's order, as rows that change nothing. */
-static splice *
+static splice_spec *
 plain_rows(size_t *count)
 {
-    splice *rows = tr_zalloc((size_t)layout.count + 8, sizeof *rows);
+    splice_spec *rows = tr_zalloc((size_t)layout.count + 8, sizeof *rows);
     for (int i = 0; i < layout.count; i++) {
-        rows[i] = (splice){.from = layout.tensors[i].name, .to = layout.tensors[i].name};
+        rows[i] = (splice_spec){.from = layout.tensors[i].name, .to = layout.tensors[i].name};
     }
     *count = (size_t)layout.count;
     return rows;
@@ -193,8 +193,8 @@ write_shards(const char *name, const char *extra)
     copy_file(fixture, folder, "config.json");
     prepare();
     size_t count = 0;
-    splice *rows = plain_rows(&count);
-    splice *part = tr_zalloc(count, sizeof *part);
+    splice_spec *rows = plain_rows(&count);
+    splice_spec *part = tr_zalloc(count, sizeof *part);
     tr_buf index = {0};
     tr_buf_puts(&index, "{\"metadata\":{\"total_size\":1},\"weight_map\":{");
     for (size_t file = 0; file < 3; file++) {
@@ -241,14 +241,14 @@ a_tensor_comes_from_the_shard_that_the_index_names(void **state)
     write_shards("llama-tiny", NULL);
     /* Shard 1 (tensors 0, 3, 6, ...) gets wrong copies of what the index puts elsewhere. */
     size_t count = 0;
-    splice *rows = plain_rows(&count);
+    splice_spec *rows = plain_rows(&count);
     size_t kept = 0;
     for (size_t i = 0; i < count; i += 3) {
         rows[kept++] = rows[i];
     }
-    rows[kept++] = (splice){"lm_head.weight", "stranger.weight", NULL, NULL};
+    rows[kept++] = (splice_spec){"lm_head.weight", "stranger.weight", NULL, NULL};
     rows[kept++] =
-        (splice){"model.norm.weight", "model.layers.0.input_layernorm.weight", NULL, NULL};
+        (splice_spec){"model.norm.weight", "model.layers.0.input_layernorm.weight", NULL, NULL};
     write_spliced(folder, "model-00001-of-00003.safetensors", fixture, rows, kept);
     tr_free(rows);
     read_all();
@@ -271,7 +271,7 @@ a_tensor_that_its_shard_lacks_is_named_with_the_shard(void **state)
 {
     (void)state;
     write_shards("llama-tiny", NULL);
-    const splice none = {"lm_head.weight", "other", NULL, NULL};
+    const splice_spec none = {"lm_head.weight", "other", NULL, NULL};
     write_spliced(folder, "model-00002-of-00003.safetensors", fixture, &none, 1);
     refuse(TROUPE_BAD_INPUT, "model-00002-of-00003.safetensors",
         "'model.layers.0.input_layernorm.weight'", "index");
@@ -319,13 +319,13 @@ an_index_that_leaves_out_a_parameter_names_it(void **state)
 
 /* Writes the fixture's tensors but those named `without`, and `more` rows. */
 static void
-write_variant(const char *name, const char *without, const splice *more, size_t more_count)
+write_variant(const char *name, const char *without, const splice_spec *more, size_t more_count)
 {
     copy_fixture(name, fixture);
     copy_file(fixture, folder, "config.json");
     prepare();
     size_t count = 0;
-    splice *rows = plain_rows(&count);
+    splice_spec *rows = plain_rows(&count);
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         if (without == NULL || strcmp(rows[i].to, without) != 0) {
@@ -355,7 +355,7 @@ static void
 a_tied_model_may_carry_a_copy_of_its_embedding_as_head(void **state)
 {
     (void)state;
-    const splice head = {embedding, "lm_head.weight", NULL, NULL};
+    const splice_spec head = {embedding, "lm_head.weight", NULL, NULL};
     write_variant("qwen2-tiny", NULL, &head, 1);
     read_all();
     assert_int_equal(checksum(), 0x78325cb13c86d541u);
@@ -365,7 +365,7 @@ static void
 a_tied_model_may_carry_only_the_head(void **state)
 {
     (void)state;
-    const splice head = {embedding, "lm_head.weight", NULL, NULL};
+    const splice_spec head = {embedding, "lm_head.weight", NULL, NULL};
     write_variant("qwen2-tiny", embedding, &head, 1);
     read_all();
     assert_int_equal(checksum(), 0x78325cb13c86d541u);
@@ -386,7 +386,7 @@ static void
 a_tied_model_whose_head_differs_by_one_bit_is_refused(void **state)
 {
     (void)state;
-    const splice head = {embedding, "lm_head.weight", NULL, NULL};
+    const splice_spec head = {embedding, "lm_head.weight", NULL, NULL};
     troupe_error err = {0};
     write_variant("qwen2-tiny", NULL, &head, 1);
     flip_last_bit();
@@ -399,7 +399,7 @@ static void
 a_redundant_head_of_another_shape_is_refused(void **state)
 {
     (void)state;
-    const splice head = {embedding, "lm_head.weight", NULL, "[96, 640]"};
+    const splice_spec head = {embedding, "lm_head.weight", NULL, "[96, 640]"};
     write_variant("qwen2-tiny", NULL, &head, 1);
     refuse(TROUPE_BAD_INPUT, "'lm_head.weight'", "[96, 640]", "[640, 96]");
 }
@@ -448,9 +448,10 @@ static void
 unexpected_tensors_are_listed_up_to_five(void **state)
 {
     (void)state;
-    const splice more[] = {{embedding, "extra.0", NULL, NULL}, {embedding, "extra.1", NULL, NULL},
-        {embedding, "extra.2", NULL, NULL}, {embedding, "extra.3", NULL, NULL},
-        {embedding, "extra.4", NULL, NULL}, {embedding, "extra.5", NULL, NULL}};
+    const splice_spec more[] = {{embedding, "extra.0", NULL, NULL},
+        {embedding, "extra.1", NULL, NULL}, {embedding, "extra.2", NULL, NULL},
+        {embedding, "extra.3", NULL, NULL}, {embedding, "extra.4", NULL, NULL},
+        {embedding, "extra.5", NULL, NULL}};
     write_variant("qwen2-tiny", NULL, more, 1);
     refuse(TROUPE_BAD_INPUT, "model.safetensors", "1 tensors", "extra.0");
     write_variant("qwen2-tiny", NULL, more, 6);
@@ -461,7 +462,7 @@ static void
 rotary_frequencies_of_old_exports_are_tolerated(void **state)
 {
     (void)state;
-    const splice more[] = {
+    const splice_spec more[] = {
         {"model.norm.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", NULL, NULL},
         {"model.norm.weight", "model.rotary_emb.inv_freq", NULL, NULL}};
     write_variant("llama-tiny", NULL, more, 2);
@@ -488,7 +489,7 @@ a_wrong_shape_is_named_with_both_shapes(void **state)
     const char *name = "model.layers.1.mlp.up_proj.weight";
     const char *const shapes[] = {"[64, 176]", "[11264]", "[176, 64, 1]", "[11264, 1]"};
     for (size_t i = 0; i < TR_COUNT(shapes); i++) {
-        const splice wrong = {name, name, NULL, shapes[i]};
+        const splice_spec wrong = {name, name, NULL, shapes[i]};
         write_variant("llama-tiny", name, &wrong, 1);
         refuse(TROUPE_BAD_INPUT, "model.safetensors", name, shapes[i], "[176, 64]");
     }
@@ -502,10 +503,10 @@ a_wrong_dtype_is_named(void **state)
 {
     (void)state;
     const char *name = "model.norm.weight";
-    const splice integer = {name, name, "I32", NULL};
+    const splice_spec integer = {name, name, "I32", NULL};
     write_variant("llama-tiny", name, &integer, 1);
     refuse(TROUPE_BAD_INPUT, "model.safetensors", name, "I32", "BF16");
-    const splice twice = {name, name, "F64", "[32]"};
+    const splice_spec twice = {name, name, "F64", "[32]"};
     write_variant("llama-tiny", name, &twice, 1);
     refuse(TROUPE_BAD_INPUT, "model.safetensors", name);
 }
@@ -533,7 +534,7 @@ precisions_may_be_mixed_in_one_model(void **state)
     copy_file(fixture, folder, "config.json");
     prepare();
     size_t count = 0;
-    splice *rows = plain_rows(&count);
+    splice_spec *rows = plain_rows(&count);
     for (size_t i = 0; i < count; i++) {
         rows[i].dtype = strstr(rows[i].to, "norm") != NULL ? "F16" : NULL;
     }

@@ -177,8 +177,8 @@ write_safetensors(const char *dir, const char *name, const char *header, size_t 
 
 /* Adds one row of a spliced file to its header and its data. */
 static void
-splice_row(tr_buf *header, tr_buf *data, const json_t *source_header, const char *source_data,
-    const splice *row)
+put_spliced(tr_buf *header, tr_buf *data, const json_t *source_header, const char *source_data,
+    const splice_spec *row)
 {
     const json_t *entry = json_object_get(source_header, row->from);
     if (entry == NULL) {
@@ -198,7 +198,7 @@ splice_row(tr_buf *header, tr_buf *data, const json_t *source_header, const char
 
 void
 write_spliced(
-    const char *dir, const char *name, const char *source, const splice *rows, size_t count)
+    const char *dir, const char *name, const char *source, const splice_spec *rows, size_t count)
 {
     size_t size = 0;
     char *bytes = read_file(source, "model.safetensors", &size);
@@ -211,7 +211,7 @@ write_spliced(
     tr_buf file = {0};
     tr_buf_puts(&header, "{");
     for (size_t i = 0; i < count; i++) {
-        splice_row(&header, &data, source_header, bytes + 8 + header_size, &rows[i]);
+        put_spliced(&header, &data, source_header, bytes + 8 + header_size, &rows[i]);
     }
     tr_buf_puts(&header, "}");
     put_prefix(&file, header.size);

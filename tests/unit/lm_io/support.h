@@ -41,15 +41,15 @@ unsigned char pattern_byte(size_t index);
 /* A safetensors file made of tensors of another one: for each of `count` rows, the bytes of
  * `from` (in the file SOURCE) under the name `to`, viewed as dtype and shape when those are not
  * NULL. */
-typedef struct splice {
+typedef struct splice_spec {
     const char *from;
     const char *to;
     const char *dtype;
     const char *shape;
-} splice;
+} splice_spec;
 
 void write_spliced(
-    const char *dir, const char *name, const char *source, const splice *rows, size_t count);
+    const char *dir, const char *name, const char *source, const splice_spec *rows, size_t count);
 
 /* FNV-1a, continued from `hash` (begin with fnv_start): not the hash that the code under test
  * uses. */
