@@ -366,6 +366,38 @@ purge(troupe_engine *engine)
     engine->group_count = kept;
 }
 
+static troupe_generation
+view(const struct tr_member *m)
+{
+    return (troupe_generation){.id = m->group->id,
+        .member = m->label,
+        .finish = m->finish,
+        .prompt = m->group->prompt,
+        .prompt_count = m->group->prompt_count,
+        .count = m->count,
+        .tokens = m->tokens,
+        .logprobs = m->logprobs,
+        .logprobs_law = m->laws,
+        .spans = m->spans,
+        .span_count = m->span_count,
+        .preemptions = m->preemptions};
+}
+
+troupe_status
+troupe_engine_peek(const troupe_engine *engine, uint64_t id, int member, troupe_generation *out)
+{
+    const struct tr_group *g = find_group(engine, id);
+
+    for (int i = 0; g != NULL && i < g->count; i++) {
+        const struct tr_member *m = &g->members[i];
+        if (m->label == member && m->state != TR_MEMBER_DONE) {
+            *out = view(m);
+            return TROUPE_OK;
+        }
+    }
+    return TROUPE_NOT_FOUND;
+}
+
 /* Turns the ended members into what the caller sees. */
 static void
 report(troupe_engine *engine, const troupe_generation **finished, int *count)
@@ -376,20 +408,8 @@ report(troupe_engine *engine, const troupe_generation **finished, int *count)
             engine->finished, (size_t)engine->finished_capacity, sizeof *engine->finished);
     }
     for (int i = 0; i < engine->ended_count; i++) {
-        const struct tr_member *m = engine->ended[i];
-        engine->finished[i] = (troupe_generation){.id = m->group->id,
-            .member = m->label,
-            .finish = m->finish,
-            .prompt = m->group->prompt,
-            .prompt_count = m->group->prompt_count,
-            .count = m->count,
-            .tokens = m->tokens,
-            .logprobs = m->logprobs,
-            .logprobs_law = m->laws,
-            .spans = m->spans,
-            .span_count = m->span_count,
-            .preemptions = m->preemptions};
-        m->group->reported++;
+        engine->finished[i] = view(engine->ended[i]);
+        engine->ended[i]->group->reported++;
     }
     *count = engine->ended_count;
     if (finished != NULL) {

@@ -18,7 +18,7 @@ troupe_trainer_options_default(troupe_trainer_options *options)
         .beta2 = 0.95,
         .eps = 1e-8,
         .clip_norm = 1.0,
-        .rows_max = 1024,
+        .rows_max = 512,
         .temperature = 1.0F,
         .minibatches = 1,
         .spike_factor = 20.0,

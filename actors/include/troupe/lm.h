@@ -90,7 +90,7 @@ troupe_status troupe_lm_samples_check(const troupe_lm *lm, const troupe_lm_sampl
 
 typedef struct troupe_lm_scorer troupe_lm_scorer;
 
-/* Scores samples with any weights of `lm` in micro-batches of at most `rows_max` tokens (0 = 2048;
+/* Scores samples with any weights of `lm` in micro-batches of at most `rows_max` tokens (0 = 512;
  * a longer sample makes a micro-batch of its own and the memory grows to it). Belongs to the
  * device's thread; the device is borrowed. */
 troupe_status troupe_lm_scorer_new(const troupe_lm *lm, troupe_device *device, int rows_max,

@@ -49,7 +49,7 @@ typedef struct troupe_trainer_options {
     troupe_rl_options rl;
 } troupe_trainer_options;
 
-/* lr 1e-3, betas 0.9 and 0.95, eps 1e-8, no decay, clip 1, constant, rows 1024, temperature 1, one
+/* lr 1e-3, betas 0.9 and 0.95, eps 1e-8, no decay, clip 1, constant, rows 512, temperature 1, one
  * mini-batch, spikes beyond 20 times, stop after 5, and rl's algorithm "grpo". */
 void troupe_trainer_options_default(troupe_trainer_options *options);
 
