@@ -1,5 +1,7 @@
 /* Chat templates: opening one and writing messages by it. */
 #include "chat_style.h"
+#include "file.h"
+#include "json.h"
 #include "tokenizer_load.h"
 #include "unicode.h"
 
@@ -7,7 +9,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define TEMPLATE_SIZE_MAX ((size_t)1 << 20)
 #define CONFIG_SIZE_MAX   ((size_t)16 << 20)
@@ -156,17 +157,8 @@ static troupe_status
 open_config(
     const char *path, const troupe_tokenizer *tokenizer, troupe_chat **out, troupe_error *err)
 {
-    tr_buf text = {0};
     json_t *config = NULL;
-    troupe_status status = tr_text_file_read(path, CONFIG_SIZE_MAX, &text, err);
-    if (status == TROUPE_OK) {
-        json_error_t parse = {.text = ""};
-        config = json_loadb(text.data, text.size, JSON_REJECT_DUPLICATES, &parse);
-        if (config == NULL) {
-            status = troupe_fail(err, TROUPE_BAD_INPUT, "%.300s:%d: is no valid JSON: %s", path,
-                parse.line, parse.text);
-        }
-    }
+    troupe_status status = tr_json_load(path, CONFIG_SIZE_MAX, &config, err);
     if (status == TROUPE_OK) {
         const json_t *jinja = default_template(json_object_get(config, "chat_template"));
         status = json_is_string(jinja)
@@ -176,7 +168,6 @@ open_config(
                            path, name_remedy);
     }
     json_decref(config);
-    tr_buf_fini(&text);
     return status;
 }
 
@@ -185,7 +176,7 @@ open_jinja(
     const char *path, const troupe_tokenizer *tokenizer, troupe_chat **out, troupe_error *err)
 {
     tr_buf text = {0};
-    troupe_status status = tr_text_file_read(path, TEMPLATE_SIZE_MAX, &text, err);
+    troupe_status status = tr_file_read_all(path, TEMPLATE_SIZE_MAX, &text, err);
     if (status == TROUPE_OK) {
         status = troupe_chat_recognise(path, text.data, text.size, tokenizer, out, err);
     }
@@ -201,13 +192,12 @@ troupe_chat_open(const char *directory, const char *name, const troupe_tokenizer
         return open_named(name, tokenizer, out, err);
     }
     tr_buf jinja = {0}, config = {0};
-    struct stat info;
     tr_buf_printf(&jinja, "%s/chat_template.jinja", directory);
     tr_buf_printf(&config, "%s/tokenizer_config.json", directory);
     troupe_status status = TROUPE_OK;
-    if (stat(jinja.data, &info) == 0) {
+    if (tr_file_exists(jinja.data)) {
         status = open_jinja(jinja.data, tokenizer, out, err);
-    } else if (stat(config.data, &info) == 0) {
+    } else if (tr_file_exists(config.data)) {
         status = open_config(config.data, tokenizer, out, err);
     } else {
         status = troupe_fail(err, TROUPE_NOT_FOUND,

@@ -1,44 +1,13 @@
 /* A tokenizer from disk: tokenizer.json, and from the configuration beside it which tokens begin, end and pad
  * a text. */
+#include "file.h"
+#include "json.h"
 #include "tokenizer_load.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #define CONFIG_SIZE_MAX ((size_t)16 << 20)
-
-troupe_status
-tr_text_file_read(const char *path, size_t limit, tr_buf *out, troupe_error *err)
-{
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        troupe_status status = errno == ENOENT || errno == ENOTDIR ? TROUPE_NOT_FOUND : TROUPE_IO;
-        return troupe_fail(err, status, "%.400s: cannot be opened: %s", path, strerror(errno));
-    }
-    struct stat info;
-    troupe_status status = TROUPE_OK;
-    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
-        status = troupe_fail(err, TROUPE_BAD_INPUT, "%.400s: is no regular file", path);
-    }
-    char block[65536];
-    size_t got = sizeof block;
-    while (status == TROUPE_OK && got == sizeof block) {
-        got = fread(block, 1, sizeof block, file);
-        if (ferror(file)) {
-            status =
-                troupe_fail(err, TROUPE_IO, "%.400s: cannot be read: %s", path, strerror(errno));
-        } else if (out->size + got > limit) {
-            status = troupe_fail(err, TROUPE_BAD_INPUT,
-                "%.400s: has more than %zu bytes, the limit for this kind of file", path, limit);
-        } else {
-            tr_buf_append(out, block, got);
-        }
-    }
-    (void)fclose(file);
-    return status;
-}
 
 /* Sets *out to the id of config[key], a token's text or an object with its "content", if it is there. */
 static troupe_status
@@ -89,23 +58,13 @@ read_roles(const struct tr_load *load, const json_t *config)
 static troupe_status
 read_config(const char *path, troupe_tokenizer *tokenizer, troupe_error *err)
 {
-    tr_buf text = {0};
     json_t *config = NULL;
-    troupe_status status = tr_text_file_read(path, CONFIG_SIZE_MAX, &text, err);
-    if (status == TROUPE_OK) {
-        json_error_t parse = {.text = ""};
-        config = json_loadb(text.data, text.size, JSON_REJECT_DUPLICATES, &parse);
-        if (!json_is_object(config)) {
-            status = troupe_fail(err, TROUPE_BAD_INPUT, "%.400s:%d: is no JSON object: %s", path,
-                parse.line, config == NULL ? parse.text : "it holds something else");
-        }
-    }
+    troupe_status status = tr_json_load(path, CONFIG_SIZE_MAX, &config, err);
     if (status == TROUPE_OK) {
         struct tr_load load = {.name = path, .tokenizer = tokenizer, .err = err};
         status = read_roles(&load, config);
     }
     json_decref(config);
-    tr_buf_fini(&text);
     return status;
 }
 
@@ -119,9 +78,8 @@ find_roles(const char *directory, troupe_tokenizer *tokenizer, troupe_error *err
     bool found = false;
     for (size_t i = 0; i < TR_COUNT(names) && !found; i++) {
         tr_buf path = {0};
-        struct stat info;
         tr_buf_printf(&path, "%s%s", directory, names[i]);
-        found = stat(path.data, &info) == 0;
+        found = tr_file_exists(path.data);
         status = found ? read_config(path.data, tokenizer, err) : TROUPE_OK;
         tr_buf_fini(&path);
     }
@@ -133,7 +91,7 @@ static troupe_status
 load_file(const char *file, bool in_directory, troupe_tokenizer **tokenizer, troupe_error *err)
 {
     tr_buf json = {0};
-    troupe_status status = tr_text_file_read(file, TR_TOKENIZER_JSON_MAX, &json, err);
+    troupe_status status = tr_file_read_all(file, TR_TOKENIZER_JSON_MAX, &json, err);
     if (status == TROUPE_NOT_FOUND && in_directory) {
         status = troupe_fail(err, TROUPE_NOT_FOUND,
             "%.400s: there is none; a tokenizer of another format (tokenizer.model, vocab.json) "

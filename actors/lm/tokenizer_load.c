@@ -3,14 +3,15 @@
  * guess is an error. */
 #include "tokenizer_load.h"
 
+#include "json.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 enum {
     TOKEN_SIZE_MAX = 1 << 16,
-    ADDED_SIZE_MAX = 1024,
-    PATH_SIZE_MAX = 4096
+    ADDED_SIZE_MAX = 1024
 };
 
 static const char kind_remedy[] =
@@ -459,6 +460,13 @@ troupe_tokenizer_parse(
             "%.200s: has %zu bytes; a tokenizer.json of over %zu is not read", name, size,
             TR_TOKENIZER_JSON_MAX);
     }
+    /* A vocabulary of a million tokens with as many merges, both as arrays, stays below these. */
+    static const tr_json_limits limits = {
+        .depth = 32, .containers = 2000000, .separators = 8000000};
+    troupe_status status = tr_json_scan(name, json, size, &limits, err);
+    if (status != TROUPE_OK) {
+        return status;
+    }
     json_error_t parse;
     json_t *root = json_loadb(json, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &parse);
     if (root == NULL) {
@@ -470,7 +478,7 @@ troupe_tokenizer_parse(
         tokenizer->roles[i] = -1;
     }
     struct tr_load load = {.name = name, .tokenizer = tokenizer, .err = err};
-    troupe_status status = load_all(&load, root);
+    status = load_all(&load, root);
     json_decref(root);
     if (status != TROUPE_OK) {
         troupe_tokenizer_free(tokenizer);

@@ -41,8 +41,4 @@ troupe_status tr_load_pre_tokenizer(const struct tr_load *load, const json_t *va
 troupe_status tr_load_post_processor(const struct tr_load *load, const json_t *value);
 troupe_status tr_load_decoder(const struct tr_load *load, const json_t *value);
 
-/* Reads a whole regular file of at most `limit` bytes into `out`; the error names it. */
-troupe_status tr_text_file_read(
-    const char *path, size_t limit, tr_buf *out, troupe_error *err) TROUPE_MUST_USE;
-
 #endif
