@@ -131,7 +131,9 @@ tr_utf8_append_lossy(tr_buf *out, const char *bytes, size_t size)
             good = at + length;
         }
     }
-    tr_buf_append(out, bytes + good, size - good);
+    if (size > good) {
+        tr_buf_append(out, bytes + good, size - good); /* of no bytes at all `bytes` may be NULL */
+    }
 }
 
 size_t
