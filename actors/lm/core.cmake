@@ -11,6 +11,6 @@ troupe_library(troupe_lm
 
 # The commands on a model that need no more than it.
 troupe_library(troupe_lm_cli
-  SOURCES ../cli/verify.c ../cli/verify_compute.c
-  LIBS troupe_lm troupe_cli
+  SOURCES ../cli/verify.c ../cli/verify_compute.c ../cli/generate.c
+  LIBS troupe_lm troupe_lm_text troupe_cli
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/../include)

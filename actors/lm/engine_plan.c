@@ -269,7 +269,6 @@ tr_engine_plan(troupe_engine *engine)
 {
     int budget = engine->options.rows_max;
 
-    tr_engine_sweep(engine);
     bool unblocked = start_waiting(engine);
     budget = plan_running(engine, true, budget);
     budget = plan_running(engine, false, budget);

@@ -422,6 +422,8 @@ tr_engine_run(troupe_engine *engine, troupe_error *err)
     if (status != TROUPE_OK) {
         return status;
     }
+    /* Between steps everything in `running` runs: groups of ended members may be freed. */
+    tr_engine_sweep(engine);
     engine->stats.steps++;
     return troupe_device_sync(engine->device, err);
 }

@@ -146,8 +146,8 @@ begin_step(troupe_trainer *t, troupe_trainer_stats *stats)
     t->progress.step++;
     *stats = (troupe_trainer_stats){.step = t->progress.step,
         .lr = troupe_trainer_lr(&t->options, t->progress.step),
-        .grad_norm = NAN,
-        .loss = NAN};
+        .grad_norm = (double)NAN,
+        .loss = (double)NAN};
 }
 
 /* Log-probs of every sample under the weights as the step begins; rows point into one block. */

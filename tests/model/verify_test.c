@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 /* cmocka needs the headers above first. */
+#include "cli_run.h"
 #include "safetensors.h"
 #include "verify.h"
 
@@ -18,42 +19,16 @@
 
 #define HF TROUPE_TEST_DATA "/hf/"
 
-/* Runs the command with stdout and stderr in a file, whose text it returns (static). */
-static int
-run(const char *dir, const char *option, const char *value, char **output)
-{
-    static char text[1 << 16];
-    char name[] = "verify";
-    char *argv[] = {
-        name, (char *)(uintptr_t)dir, (char *)(uintptr_t)option, (char *)(uintptr_t)value, NULL};
-    char path[] = "/tmp/troupe-verify-XXXXXX";
-    int fd = mkstemp(path), out = dup(1), err = dup(2);
-
-    assert_true(fd >= 0 && out >= 0 && err >= 0);
-    (void)fflush(NULL);
-    (void)dup2(fd, 1);
-    (void)dup2(fd, 2);
-    int code = troupe_cli_verify(value != NULL ? 4 : option != NULL ? 3 : 2, argv);
-    (void)fflush(NULL);
-    (void)dup2(out, 1);
-    (void)dup2(err, 2);
-    (void)close(out);
-    (void)close(err);
-    ssize_t size = pread(fd, text, sizeof text - 1, 0);
-    text[size > 0 ? size : 0] = '\0';
-    (void)close(fd);
-    (void)unlink(path);
-    *output = text;
-    return code;
-}
-
 static void
 assert_run(int code, const char *dir, const char *option, const char *value, const char *says)
 {
-    char *text = NULL;
-    int got = run(dir, option, value, &text);
-    if (got != code || strstr(text, says) == NULL) {
-        fail_msg("exit %d instead of %d, or no \"%s\" in:\n%s", got, code, says, text);
+    static struct cli_output o;
+    const char *const arguments[] = {dir, option, value, NULL};
+
+    cli_run(troupe_cli_verify, arguments, &o);
+    const char *text = code == 2 ? o.err : o.out;
+    if (o.code != code || strstr(text, says) == NULL) {
+        fail_msg("exit %d instead of %d, or no \"%s\" in:\n%s%s", o.code, code, says, o.out, o.err);
     }
 }
 
