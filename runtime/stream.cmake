@@ -5,4 +5,6 @@ troupe_library(troupe_stream
     stream/stream.c stream/group.c stream/lease.c stream/stage.c stream/order.c stream/take.c
     stream/epoch.c stream/weights.c
     stream/record.c stream/journal.c stream/journal_scan.c
-  LIBS troupe_runtime)
+    stream/coordinator.c stream/coordinator_config.c stream/coordinator_source.c
+    stream/coordinator_stage.c stream/coordinator_sink.c stream/coordinator_status.c
+  LIBS troupe_runtime PkgConfig::JANSSON)

@@ -22,7 +22,7 @@ position(const troupe_stream *s, uint64_t group)
 }
 
 struct tr_group *
-tr_group_find(troupe_stream *s, uint64_t group)
+tr_group_find(const troupe_stream *s, uint64_t group)
 {
     uint32_t at = position(s, group);
     if (at == s->open_count || s->groups[s->open[at]].view.group != group) {

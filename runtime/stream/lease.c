@@ -424,3 +424,16 @@ troupe_stream_member_failed(troupe_stream *s, uint64_t now_ns, uint64_t epoch, u
     tr_stream_pump(s);
     return tr_stream_leave(s, TROUPE_OK);
 }
+
+bool
+troupe_stream_lease_is_open(
+    const troupe_stream *s, uint64_t epoch, uint64_t group, uint32_t attempt)
+{
+    const struct tr_group *g = epoch == s->epoch && !s->stopped ? tr_group_find(s, group) : NULL;
+    for (uint32_t m = 0; g != NULL && m < s->opt.group_size; m++) {
+        if (g->members[m].state == TR_MEMBER_LEASED && g->views[m].attempt == attempt) {
+            return true;
+        }
+    }
+    return false;
+}

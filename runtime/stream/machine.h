@@ -160,7 +160,7 @@ void tr_stream_note_deadline(troupe_stream *s, uint64_t deadline_ns);
 void tr_stream_pump(troupe_stream *s);
 
 /* group.c */
-struct tr_group *tr_group_find(troupe_stream *s, uint64_t group);
+struct tr_group *tr_group_find(const troupe_stream *s, uint64_t group);
 /* OK and the open group, or the answer for a message about (epoch, group). */
 troupe_status tr_group_lookup(
     troupe_stream *s, uint64_t epoch, uint64_t group, struct tr_group **found);

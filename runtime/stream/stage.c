@@ -321,3 +321,16 @@ troupe_stream_stage_error(
     tr_stream_pump(s);
     return tr_stream_leave(s, TROUPE_OK);
 }
+
+bool
+troupe_stream_call_is_open(const troupe_stream *s, const troupe_staged *what)
+{
+    const struct tr_group *g =
+        what->epoch == s->epoch && !s->stopped ? tr_group_find(s, what->group) : NULL;
+    if (g == NULL || what->member >= s->opt.group_size || what->stage >= s->opt.stages ||
+        g->views[what->member].attempt != what->attempt) {
+        return false;
+    }
+    const struct tr_call *call = tr_group_call(s, g, what->member, what->stage);
+    return call->state == TR_CALL_SENT && call->tries == what->try_no;
+}

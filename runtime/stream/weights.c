@@ -13,6 +13,7 @@ struct live {
     uint64_t version;
     uint64_t step;
     uint64_t object;
+    uint64_t digest;
     uint64_t since_ns;
     bool complete;
     uint64_t *users; /* receivers that may hold it */
@@ -169,6 +170,7 @@ send_newest(troupe_weights *w, uint32_t receiver)
                 .version = newest->version,
                 .step = newest->step,
                 .object = newest->object,
+                .digest = newest->digest,
                 .deadline_ns = r->deadline_ns});
 }
 
@@ -221,6 +223,7 @@ troupe_weights_publish(troupe_weights *w, uint64_t now_ns, uint64_t epoch, uint6
     newest->version = version;
     newest->step = step;
     newest->object = object;
+    newest->digest = digest;
     newest->since_ns = w->now_ns;
     newest->complete = false;
     w->next_version = version + 1;
@@ -400,6 +403,15 @@ uint64_t
 troupe_weights_deadline(const troupe_weights *w)
 {
     return w->stopped ? UINT64_MAX : w->next_deadline_ns;
+}
+
+bool
+troupe_weights_wanted(
+    const troupe_weights *w, uint32_t receiver, uint64_t incarnation, uint64_t version)
+{
+    const struct receiver *r = &w->receivers[receiver];
+    return !w->stopped && w->live_count > 0 && r->up && r->incarnation == incarnation &&
+           w->live[w->live_count - 1].version == version && (!r->has_held || r->held < version);
 }
 
 bool

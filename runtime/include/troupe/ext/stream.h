@@ -297,6 +297,11 @@ const uint64_t *troupe_stream_lag_histogram(const troupe_stream *stream);
  * by the caller (troupe_ledger_fini). */
 void troupe_stream_snapshot(troupe_stream *stream, troupe_ledger *ledger);
 
+/* True while the lease, or the try at a stage, is the current one: a message about it may still be sent. */
+bool troupe_stream_lease_is_open(
+    const troupe_stream *stream, uint64_t epoch, uint64_t group, uint32_t attempt);
+bool troupe_stream_call_is_open(const troupe_stream *stream, const troupe_staged *what);
+
 /* One thing that the stream waits for: law 1, every wait has an owner, a reason and a deadline. */
 typedef struct troupe_stream_wait {
     const char *what; /* "lease", "stage", "take", "durable", "source" */
