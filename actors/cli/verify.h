@@ -50,4 +50,24 @@ troupe_status tr_verify_compute(const troupe_lm *lm, troupe_device *device, cons
     struct tr_verify_output *out, troupe_error *err) TROUPE_MUST_USE;
 void tr_verify_output_fini(struct tr_verify_output *out);
 
+/* One comparison: what is compared, with what, and how it went. */
+struct tr_verify_run {
+    troupe_lm *lm;
+    const tr_st_file *file;
+    const struct tr_verify_input *input;
+    const struct tr_verify_settings *settings;
+    struct tr_verify_output *out;
+    double tolerance, tolerance_steps;
+    bool each;
+    int failed, compared;
+};
+
+/* A matrix of I32 of the expected file, to be freed with tr_free. BAD_INPUT names file and tensor. */
+troupe_status tr_verify_read_ids(const tr_st_file *file, const char *name, int32_t **ids, int *rows,
+    int *columns, troupe_error *err) TROUPE_MUST_USE;
+
+/* Compares what the file holds, prints a line for each quantity and counts in run. BAD_INPUT for a
+ * tensor that cannot be of this model. */
+troupe_status tr_verify_compare(struct tr_verify_run *run, troupe_error *err) TROUPE_MUST_USE;
+
 #endif

@@ -118,10 +118,21 @@ void tr_engine_sweep(troupe_engine *engine);
 /* Ends a member that is not done: its blocks go, the next report has it. */
 void tr_engine_finish(troupe_engine *engine, struct tr_member *member, troupe_finish finish);
 
+/* Frees groups all of whose members were handed out by an earlier step. */
+void tr_engine_purge(troupe_engine *engine);
+/* Turns the ended members into what the caller sees. */
+void tr_engine_report(troupe_engine *engine, const troupe_generation **finished, int *count);
+void tr_group_free(troupe_engine *engine, struct tr_group *group);
+
 /* Memory of the step; NO_MEMORY. */
 troupe_status tr_stage_init(troupe_engine *engine, troupe_error *err) TROUPE_MUST_USE;
 void tr_stage_fini(troupe_engine *engine);
-/* Computes what the plan wants, draws tokens, ends members. */
+/* Draws the next token of every member whose last row was computed, and ends members. */
+troupe_status tr_engine_draw(troupe_engine *engine, troupe_error *err) TROUPE_MUST_USE;
+/* Bytes of what sampling reads and writes for `chunk` rows. */
+size_t tr_draw_input_bytes(int chunk);
+size_t tr_draw_output_bytes(int chunk);
+/* Computes what the plan wants, then draws. */
 troupe_status tr_engine_run(troupe_engine *engine, troupe_error *err) TROUPE_MUST_USE;
 
 /* Blocks for `positions`. */
