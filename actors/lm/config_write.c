@@ -13,28 +13,29 @@ enum {
     NUMBER_MAX = 40
 };
 
-/* The shortest decimal that reads back as `value`: as a float when `single`. A comma that a locale
- * puts in becomes the point that JSON has. */
+/* The shortest decimal that reads back as `value`, as a float when `single`; whole numbers in
+ * full. A comma that a locale puts in becomes the point that JSON has, and there is always a
+ * point or an exponent: transformers 5 checks that a float looks like one. */
 static const char *
 number(char out[NUMBER_MAX], double value, bool single)
 {
-    for (int digits = 1; digits <= 17; digits++) {
-        int size = snprintf(out, NUMBER_MAX, "%.*g", digits, value);
-        TR_ASSERT(size > 0 && size < NUMBER_MAX - 2);
+    bool whole = fabs(value) < 1e15 && !(fabs(value - floor(value)) > 0);
+    int size = whole ? snprintf(out, NUMBER_MAX, "%.1f", value) : 0;
+    for (int digits = 1; digits <= 17 && !whole; digits++) {
+        size = snprintf(out, NUMBER_MAX, "%.*g", digits, value);
         bool same = single ? fabsf(strtof(out, NULL) - (float)value) <= 0
                            : fabs(strtod(out, NULL) - value) <= 0;
         if (same) {
             break;
         }
     }
+    TR_ASSERT(size > 0 && size < NUMBER_MAX - 2);
     char *comma = strchr(out, ',');
     if (comma != NULL) {
         *comma = '.';
     }
-    /* transformers 5 checks types: a float must look like one. */
     if (strpbrk(out, ".e") == NULL) {
-        size_t size = strlen(out);
-        memcpy(out + size, ".0", 3);
+        memcpy(out + strlen(out), ".0", 3);
     }
     return out;
 }

@@ -6,3 +6,9 @@ troupe_library(troupe_lm_io
     manifest.c checkpoint.c checkpoint_dir.c
   LIBS troupe_runtime PkgConfig::JANSSON PkgConfig::XXHASH m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/../include)
+
+# The command that shows a model directory; the command line links it.
+troupe_library(troupe_model_info
+  SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/../cli/model_info.c
+  LIBS troupe_lm_io)
+target_include_directories(troupe_model_info PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/..)
