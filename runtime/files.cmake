@@ -3,7 +3,7 @@ troupe_library(troupe_runtime
   SOURCES
     base/status.c base/assert.c base/alloc.c base/random.c base/hash.c base/crc32c.c base/half.c
     base/buf.c base/text.c
-    sys/posix.c sys/thread.c sys/wake.c
+    sys/posix.c sys/thread.c sys/wake.c sys/signals.c sys/child.c sys/child_start.c
     mem/budget.c mem/tensor.c
     wire/writer.c wire/reader.c wire/frame.c
     link/local.c
@@ -11,5 +11,8 @@ troupe_library(troupe_runtime
     actor/directory.c actor/seen.c actor/args.c actor/values.c actor/open.c actor/call.c
     actor/arrive.c actor/answer.c actor/actor.c actor/self.c actor/names.c actor/waits.c
     actor/driver.c actor/host.c
+    store/store.c store/sample_seal.c store/sample_read.c
+    node/graph.c node/check.c node/draw.c node/plan.c node/agent.c node/controller.c node/run.c
+    node/main.c
   LIBS PkgConfig::JANSSON PkgConfig::XXHASH ${TROUPE_MSGPACK_LIB} Threads::Threads m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)

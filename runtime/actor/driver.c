@@ -5,16 +5,6 @@ enum {
     STEP_BUDGET = 256
 };
 
-/* One step, and then a sleep until something can have changed. */
-static void
-turn(tr_host *host, uint64_t until_ns)
-{
-    uint64_t next = tr_host_step(host, STEP_BUDGET);
-    if (next != 0 && !host->stopping) {
-        tr_host_wait(host, TR_MIN(next, until_ns));
-    }
-}
-
 static uint64_t
 refresh_clock(tr_host *host)
 {
@@ -31,7 +21,7 @@ troupe_wait(troupe_ctx *ctx, bool (*done)(void *user), void *user, uint64_t time
     }
     uint64_t now = refresh_clock(host);
     uint64_t until = timeout_ns > UINT64_MAX - 1 - now ? UINT64_MAX - 1 : now + timeout_ns;
-    for (;;) {
+    for (uint64_t next = 0;; next = tr_host_step(host, STEP_BUDGET)) {
         if (done != NULL && done(user)) {
             return TROUPE_OK;
         }
@@ -41,7 +31,8 @@ troupe_wait(troupe_ctx *ctx, bool (*done)(void *user), void *user, uint64_t time
         if (refresh_clock(host) >= until) {
             return TROUPE_TIMEOUT;
         }
-        turn(host, until);
+        /* Sleeps only now: what the step brought has been looked at. */
+        tr_host_wait(host, TR_MIN(next, until));
     }
 }
 

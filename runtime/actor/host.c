@@ -193,6 +193,9 @@ tr_host_step(tr_host *host, size_t budget)
 {
     TR_ASSERT(!host->stepping);
     host->stepping = true;
+    if (host->options.events.round != NULL) {
+        host->options.events.round(host->options.events.self);
+    }
     uint64_t next = tr_loop_step(&host->loop, budget);
     host->stepping = false;
     return next;

@@ -52,6 +52,7 @@ typedef struct tr_host_events {
     void (*quit)(void *self, int code);        /* troupe_quit was called */
     void (*stopped)(void *self);               /* after tr_host_stop: every actor has stopped */
     void (*log)(void *self, const char *line); /* NULL: standard error */
+    void (*round)(void *self); /* at the beginning of each step; what others left for this thread */
     void *self;
 } tr_host_events;
 

@@ -1,0 +1,98 @@
+/* A thread that reads a signalfd: no code of ours ever runs inside a signal handler. */
+#include "sys/signals.h"
+
+#include <troupe/ext/base.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* The signal ends the process with the wait status that a shell or scheduler expects. */
+static void
+die_of(int number)
+{
+    sigset_t set;
+    (void)signal(number, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    (void)raise(number);
+}
+
+static void
+watch(void *arg)
+{
+    struct tr_signals *signals = arg;
+    struct pollfd fds[2] = {
+        {.fd = signals->signal_fd, .events = POLLIN}, {.fd = signals->end_fd, .events = POLLIN}};
+    bool told = false;
+    for (;;) {
+        struct signalfd_siginfo info;
+        if (poll(fds, 2, -1) < 0 && errno != EINTR) {
+            return;
+        }
+        if (fds[1].revents != 0) {
+            return;
+        }
+        if (fds[0].revents == 0 || read(signals->signal_fd, &info, sizeof info) != sizeof info) {
+            continue;
+        }
+        if (told) {
+            die_of((int)info.ssi_signo);
+        }
+        told = true;
+        signals->got(signals->self, (int)info.ssi_signo);
+    }
+}
+
+static void
+close_fds(struct tr_signals *signals)
+{
+    if (signals->signal_fd >= 0) {
+        (void)close(signals->signal_fd);
+    }
+    if (signals->end_fd >= 0) {
+        (void)close(signals->end_fd);
+    }
+}
+
+troupe_status
+tr_signals_open(
+    struct tr_signals *signals, void (*got)(void *self, int number), void *self, troupe_error *err)
+{
+    *signals = (struct tr_signals){.got = got, .self = self};
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    TR_ASSERT(pthread_sigmask(SIG_BLOCK, &set, &signals->before) == 0);
+    signals->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    signals->end_fd = eventfd(0, EFD_CLOEXEC);
+    troupe_status status = TROUPE_OK;
+    if (signals->signal_fd < 0 || signals->end_fd < 0) {
+        status = troupe_fail(err, TROUPE_IO,
+            "signals cannot be read: %s; raise the limit of open files (ulimit -n)",
+            strerror(errno));
+    } else {
+        status = tr_thread_start(&signals->thread, "signals", watch, signals, err);
+    }
+    if (status != TROUPE_OK) {
+        close_fds(signals);
+        TR_ASSERT(pthread_sigmask(SIG_SETMASK, &signals->before, NULL) == 0);
+    }
+    return status;
+}
+
+void
+tr_signals_close(struct tr_signals *signals)
+{
+    uint64_t one = 1;
+    while (write(signals->end_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    tr_thread_join(&signals->thread);
+    close_fds(signals);
+    TR_ASSERT(pthread_sigmask(SIG_SETMASK, &signals->before, NULL) == 0);
+}
