@@ -9,6 +9,7 @@
 
 #include <troupe/ext/base.h>
 #include <troupe/model.h>
+#include <troupe/options.h>
 
 #include <dirent.h>
 #include <string.h>
@@ -326,4 +327,40 @@ tr_cli_model_info(const char *dir, bool json, FILE *out, FILE *err)
     info_fini(in);
     tr_free(in);
     return status == TROUPE_OK ? 0 : exit_code(status);
+}
+
+/* --- the command line --- */
+
+static const troupe_option option_table[] = {{.name = "json",
+                                                 .kind = TROUPE_OPTION_FLAG,
+                                                 .fallback = "no",
+                                                 .help = "one JSON object instead of a table"},
+    {.name = NULL}};
+
+static const troupe_options_spec spec = {.program = "model info",
+    .synopsis = "DIR [--json]",
+    .about = "What a Hugging Face model directory holds and how much memory it takes. Checks all\n"
+             "headers against config.json; reads no weight.",
+    .options = option_table,
+    .positional_min = 1,
+    .positional_max = 1};
+
+int
+troupe_cli_model_info(int argc, char **argv)
+{
+    troupe_options *options = NULL;
+    troupe_error err = {0};
+    if (troupe_options_parse(&spec, argc, argv, &options, &err) != TROUPE_OK) {
+        (void)fprintf(stderr, "troupe model info: %s\n", err.text);
+        return 2;
+    }
+    int code = 0;
+    if (troupe_options_wants_help(options)) {
+        troupe_options_help(&spec, stdout);
+    } else {
+        code = tr_cli_model_info(troupe_options_positional(options, 0),
+            troupe_options_flag(options, "json"), stdout, stderr);
+    }
+    troupe_options_free(options);
+    return code;
 }

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "file.h"
+#include "params_source.h"
 
 #include <math.h>
 #include <string.h>
@@ -445,7 +446,14 @@ troupe_lm_config_read(const char *dir, troupe_lm_config *config, troupe_error *e
             .generation_label = generation_path,
             .generation = has_generation ? generation.data : NULL,
             .generation_size = generation.size};
-        status = tr_lm_config_parse(&texts, config, err);
+        troupe_lm_config read = {0};
+        status = tr_lm_config_parse(&texts, &read, err);
+        if (status == TROUPE_OK) {
+            status = tr_params_bound(dir, &read, err);
+        }
+        if (status == TROUPE_OK) {
+            *config = read;
+        }
     }
     tr_buf_fini(&model);
     tr_buf_fini(&generation);

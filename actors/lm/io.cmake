@@ -10,5 +10,5 @@ troupe_library(troupe_lm_io
 # The command that shows a model directory; the command line links it.
 troupe_library(troupe_model_info
   SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/../cli/model_info.c
-  LIBS troupe_lm_io)
+  LIBS troupe_lm_io troupe_cli)
 target_include_directories(troupe_model_info PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/..)

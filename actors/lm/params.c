@@ -7,8 +7,10 @@
 
 #include <troupe/ext/base.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum {
     COMPARE = 1 << 14 /* values of a redundant head compared at a time */
@@ -195,6 +197,44 @@ troupe_lm_params_check(const char *dir, const troupe_lm_config *config,
     pass check = {.dir = dir, .layout = layout, .source = &source, .err = err};
     status = pass_run(&check);
     tr_params_source_fini(&source);
+    return status;
+}
+
+/* Bytes of all *.safetensors files of a folder. */
+static uint64_t
+weight_bytes(const char *dir)
+{
+    static const char tail[] = ".safetensors";
+    uint64_t bytes = 0;
+    DIR *entries = opendir(dir);
+    for (struct dirent *e = NULL; entries != NULL && (e = readdir(entries)) != NULL;) {
+        char path[PATH_MAX];
+        struct stat info;
+        size_t size = strlen(e->d_name);
+        bool named = size >= sizeof tail && strcmp(e->d_name + size - (sizeof tail - 1), tail) == 0;
+        if (named && tr_path_join(path, dir, e->d_name, NULL) == TROUPE_OK &&
+            stat(path, &info) == 0) {
+            bytes += (uint64_t)info.st_size;
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return bytes;
+}
+
+troupe_status
+tr_params_bound(const char *dir, const troupe_lm_config *config, troupe_error *err)
+{
+    troupe_lm_layout layout;
+    troupe_lm_layout_init(&layout, config);
+    uint64_t bytes = weight_bytes(dir);
+    troupe_status status = TROUPE_OK;
+    /* A parameter has at least two bytes. */
+    if (bytes > 0 && layout.parameters > bytes / 2) {
+        status = troupe_lm_params_check(dir, config, &layout, err);
+    }
+    troupe_lm_layout_fini(&layout);
     return status;
 }
 

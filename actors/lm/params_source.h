@@ -34,6 +34,12 @@ troupe_status tr_params_source_parse(tr_params_source *source, const char *label
     size_t size, const troupe_lm_config *config, const troupe_lm_layout *layout,
     troupe_error *err) TROUPE_MUST_USE;
 
+/* When DIR holds weight files that are too small for the configuration, what
+ * troupe_lm_params_check says; otherwise, and without any weights, OK. So no configuration that
+ * was read makes its reader allocate more than its weights justify. */
+troupe_status tr_params_bound(
+    const char *dir, const troupe_lm_config *config, troupe_error *err) TROUPE_MUST_USE;
+
 /* The name under which tensor `index` of the layout is stored. */
 const char *tr_params_source_name(
     const tr_params_source *source, const troupe_lm_layout *layout, int index);

@@ -106,8 +106,10 @@ int troupe_lm_layout_find(const troupe_lm_layout *layout, const char *name);
 /* Reads DIR/config.json (and generation_config.json if there). Defaults are those of
  * transformers for the family; the sizes must be stated. A value that would make transformers
  * compute something else (an unknown rope type, a sliding window in use, another activation) is
- * refused. Without a dtype key the model counts as float32. The numbers are bounded but not
- * checked against the weights: call troupe_lm_params_check before allocating by them. */
+ * refused. Without a dtype key the model counts as float32. When DIR holds weights, and they are
+ * too few bytes for the configuration, the answer is that of troupe_lm_params_check: so a
+ * hostile config.json makes nobody allocate more than its weights justify. Without weights the
+ * sizes are bounded only by what a model can have. */
 troupe_status troupe_lm_config_read(
     const char *dir, troupe_lm_config *config, troupe_error *err) TROUPE_MUST_USE;
 
@@ -116,8 +118,7 @@ troupe_status troupe_lm_config_read(
 void troupe_lm_inv_freq(const troupe_lm_config *config, float *inv_freq);
 
 /* Compares the names, shapes and dtypes of all weight files of DIR with the layout, from their
- * headers alone; so that nobody allocates by a configuration that its weights contradict. The
- * values of a redundant head are not compared. */
+ * headers alone. The values of a redundant head are not compared. */
 troupe_status troupe_lm_params_check(const char *dir, const troupe_lm_config *config,
     const troupe_lm_layout *layout, troupe_error *err) TROUPE_MUST_USE;
 

@@ -135,12 +135,28 @@ a_bad_directory_is_exit_2_with_one_line_that_names_it(void **state)
     drop_folder(dir);
 }
 
+static void
+the_command_parses_its_words(void **state)
+{
+    (void)state;
+    char name[] = "info";
+    char dir[] = TROUPE_TEST_DATA "/hf/llama-tiny";
+    char bad[] = "--jason";
+    char *none[] = {name, NULL};
+    char *unknown[] = {name, bad, dir, NULL};
+    char *good[] = {name, dir, NULL};
+    assert_int_equal(troupe_cli_model_info(1, none), 2);
+    assert_int_equal(troupe_cli_model_info(3, unknown), 2);
+    assert_int_equal(troupe_cli_model_info(2, good), 0);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_directory_is_described_for_people),
         cmocka_unit_test(the_json_form_has_the_same_numbers),
+        cmocka_unit_test(the_command_parses_its_words),
         cmocka_unit_test(a_bad_directory_is_exit_2_with_one_line_that_names_it),
     };
     return cmocka_run_group_tests_name("model info", tests, NULL, NULL);

@@ -36,16 +36,26 @@ teardown(void **state)
 }
 
 /* Loads config.json of `folder` and makes room; every float is a NaN that must be overwritten. */
+static troupe_status
+try_prepare(troupe_error *err)
+{
+    troupe_lm_layout_fini(&layout);
+    tr_free(params);
+    params = NULL;
+    troupe_status status = troupe_lm_config_read(folder, &config, err);
+    if (status == TROUPE_OK) {
+        troupe_lm_layout_init(&layout, &config);
+        params = tr_alloc(layout.floats * sizeof *params);
+        memset(params, 0xff, layout.floats * sizeof *params);
+    }
+    return status;
+}
+
 static void
 prepare(void)
 {
     troupe_error err = {0};
-    troupe_lm_layout_fini(&layout);
-    tr_free(params);
-    expect_ok(troupe_lm_config_read(folder, &config, &err), &err);
-    troupe_lm_layout_init(&layout, &config);
-    params = tr_alloc(layout.floats * sizeof *params);
-    memset(params, 0xff, layout.floats * sizeof *params);
+    expect_ok(try_prepare(&err), &err);
 }
 
 static void
@@ -57,11 +67,16 @@ read_all(void)
     expect_ok(troupe_lm_params_read(folder, &config, &layout, params, &err), &err);
 }
 
-/* Reading fails with `wanted` and names everything; the buffer is untouched. */
+/* Reading fails with `wanted` and names everything; the buffer is untouched. When the
+ * configuration asks for more than the files can hold, its own reading fails so already. */
 #define refuse(wanted, ...)                                                                     \
     do {                                                                                        \
         troupe_error err = {0};                                                                 \
-        prepare();                                                                              \
+        troupe_status early = try_prepare(&err);                                                \
+        if (early != TROUPE_OK) {                                                               \
+            expect_failure(early, wanted, &err, __VA_ARGS__);                                   \
+            break;                                                                              \
+        }                                                                                       \
         expect_failure(                                                                         \
             troupe_lm_params_check(folder, &config, &layout, &err), wanted, &err, __VA_ARGS__); \
         expect_failure(troupe_lm_params_read(folder, &config, &layout, params, &err), wanted,   \
@@ -499,6 +514,21 @@ a_wrong_shape_is_named_with_both_shapes(void **state)
 }
 
 static void
+sizes_that_the_weights_cannot_hold_are_refused_before_anybody_allocates(void **state)
+{
+    (void)state;
+    troupe_error err = {0};
+    copy_fixture("llama-tiny", folder);
+    set_config(folder, "vocab_size", "16777216");
+    set_config(folder, "hidden_size", "1048576");
+    expect_failure(troupe_lm_config_read(folder, &config, &err), TROUPE_BAD_INPUT, &err,
+        "model.safetensors", "'model.embed_tokens.weight'", "[512, 64]", "[16777216, 1048576]");
+    set_config(folder, "num_hidden_layers", "4096");
+    expect_failure(troupe_lm_config_read(folder, &config, &err), TROUPE_BAD_INPUT, &err,
+        "model.safetensors", "model.layers.2.input_layernorm.weight");
+}
+
+static void
 a_wrong_dtype_is_named(void **state)
 {
     (void)state;
@@ -575,6 +605,7 @@ main(void)
         T(rotary_frequencies_of_old_exports_are_tolerated),
         T(missing_parameters_are_listed_up_to_five),
         T(a_wrong_shape_is_named_with_both_shapes),
+        T(sizes_that_the_weights_cannot_hold_are_refused_before_anybody_allocates),
         T(a_wrong_dtype_is_named),
         T(a_truncated_file_is_refused),
         T(precisions_may_be_mixed_in_one_model),
