@@ -38,19 +38,23 @@ TR_FN(attention_packed_forward)(troupe_device *d, float *out, float *lse, const 
     const ptrdiff_t width = (H + 2 * (ptrdiff_t)KH) * E, length = longest(cu, sequences);
     TR_ASSERT(KH > 0 && H % KH == 0);
     tr_scratch_begin(d);
-    float *s = tr_scratch(d, (size_t)round_16(length) * sizeof *s);
+    float *scratch = tr_scratch(d, (size_t)attention_scratch(length) * sizeof *scratch);
     const ptrdiff_t *offset = packed_offsets(d, length, width);
     for (ptrdiff_t seq = 0; seq < sequences; ++seq) {
-        const float *first = qkv + cu[seq] * width;
+        const float *k = qkv + cu[seq] * width + H * E;
         for (ptrdiff_t r = cu[seq]; r < cu[seq + 1]; ++r) {
-            for (ptrdiff_t h = 0; h < H; ++h) {
-                const float *k = first + (H + h / (H / KH)) * E, *v = k + KH * E;
-                float l = attend(out + (r * H + h) * E, s, qkv + r * width + h * E, k, v, offset,
-                    r - cu[seq] + 1, scale, E);
-                if (lse != NULL) {
-                    lse[r * H + h] = l;
-                }
-            }
+            struct attention_row row = {.out = out + r * H * E,
+                .lse = lse != NULL ? lse + r * H : NULL,
+                .q = qkv + r * width,
+                .k = k,
+                .v = k + KH * E,
+                .offset = offset,
+                .count = r - cu[seq] + 1,
+                .scale = scale,
+                .H = H,
+                .KH = KH,
+                .E = E};
+            attend(&row, scratch);
         }
     }
     tr_scratch_end(d);

@@ -46,7 +46,7 @@ TR_FN(attention_paged_forward)(troupe_device *d, float *out, const float *qkv,
     const float *v = cache->v + layer_start(cache, layer);
     TR_ASSERT(KH > 0 && H % KH == 0 && cache->block_size > 0);
     tr_scratch_begin(d);
-    float *s = tr_scratch(d, (size_t)round_16(capacity) * sizeof *s);
+    float *scratch = tr_scratch(d, (size_t)attention_scratch(capacity) * sizeof *scratch);
     ptrdiff_t *offset = tr_scratch(d, (size_t)capacity * sizeof *offset);
     ptrdiff_t have = 0;
     for (ptrdiff_t r = 0; r < rows->R; ++r) {
@@ -60,11 +60,17 @@ TR_FN(attention_paged_forward)(troupe_device *d, float *out, const float *qkv,
                 rows->tables + (ptrdiff_t)rows->seq[r] * rows->table_stride);
             have = count;
         }
-        for (ptrdiff_t h = 0; h < H; ++h) {
-            ptrdiff_t head = h / (H / KH) * E;
-            (void)attend(out + (r * H + h) * E, s, qkv + r * width + h * E, k + head, v + head,
-                offset, count, scale, E);
-        }
+        struct attention_row row = {.out = out + r * H * E,
+            .q = qkv + r * width,
+            .k = k,
+            .v = v,
+            .offset = offset,
+            .count = count,
+            .scale = scale,
+            .H = H,
+            .KH = KH,
+            .E = E};
+        attend(&row, scratch);
     }
     tr_scratch_end(d);
 }

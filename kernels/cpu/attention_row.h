@@ -13,6 +13,8 @@
 #include "cpu/scalar_math.h"
 #include "cpu/vector_math.h"
 
+#include <troupe/ext/base.h>
+
 #include <math.h>
 
 TR_INLINE ptrdiff_t
@@ -26,23 +28,24 @@ static inline void
 key_scores(float *s, const float *q, const float *base, const ptrdiff_t *offset, ptrdiff_t count,
     float scale, float pad, ptrdiff_t E)
 {
-    const ptrdiff_t whole = E / 16 * 16;
-    const int rest = (int)(E - whole);
+    const int rest = (int)(E % 16);
+    const ptrdiff_t whole = E - rest;
+    v16 dots[16];
     for (ptrdiff_t first = 0; first < count; first += 16) {
-        v16 dots[16];
         int keys = lanes_at(first, count);
-        for (int j = 0; j < 16; ++j) {
+        for (int j = 0; j < keys; ++j) {
+            const float *k = base + offset[first + j];
             v16 sum = v16_set1(0);
-            if (j < keys) {
-                const float *k = base + offset[first + j];
-                for (ptrdiff_t i = 0; i < whole; i += 16) {
-                    sum = v16_fma(v16_load(k + i), v16_load(q + i), sum);
-                }
-                if (rest > 0) {
-                    sum = v16_fma(v16_load_n(k + whole, rest), v16_load_n(q + whole, rest), sum);
-                }
+            for (ptrdiff_t i = 0; i < whole; i += 16) {
+                sum = v16_fma(v16_load(k + i), v16_load(q + i), sum);
+            }
+            if (rest > 0) {
+                sum = v16_fma(v16_load_n(k + whole, rest), v16_load_n(q + whole, rest), sum);
             }
             dots[j] = sum;
+        }
+        for (int j = keys; j < 16; ++j) {
+            dots[j] = v16_set1(0);
         }
         v16_store(s + first, v16_fill(v16_mul(v16_sums(dots), v16_set1(scale)), keys, pad));
     }
@@ -78,12 +81,14 @@ key_mix(float *out, const float *weight, const float *base, const ptrdiff_t *off
     }
 }
 
-/* Attention of one query; `s` is scratch. Returns the log-sum-exp of the scores. */
-static inline float
-attend(float *out, float *s, const float *q, const float *k, const float *v,
-    const ptrdiff_t *offset, ptrdiff_t count, float scale, ptrdiff_t E)
+/* Scores to exp(score - max), in place; what they sum to, and their log-sum-exp. */
+struct softmax {
+    float total, lse;
+};
+
+static inline struct softmax
+exponentiate(float *s, ptrdiff_t count)
 {
-    key_scores(s, q, k, offset, count, scale, -INFINITY, E);
     v16 highest = v16_set1(-INFINITY), sum = v16_set1(0);
     for (ptrdiff_t j = 0; j < count; j += 16) {
         highest = v16_max(highest, v16_load(s + j));
@@ -95,8 +100,59 @@ attend(float *out, float *s, const float *q, const float *k, const float *v,
         sum = v16_add(sum, e);
     }
     float total = v16_sum(sum);
-    key_mix(out, s, v, offset, count, 1.0f / total, E);
-    return (float)((double)top + tr_log((double)total));
+    return (struct softmax){total, (float)((double)top + tr_log((double)total))};
+}
+
+/* The heads of one query row, and where its keys and values begin. */
+struct attention_row {
+    float *out;     /* [H E] */
+    float *lse;     /* [H], or NULL */
+    const float *q; /* [H E] */
+    const float *k, *v;
+    const ptrdiff_t *offset;
+    ptrdiff_t count;
+    float scale;
+    ptrdiff_t H, KH, E;
+};
+
+enum {
+    ATTENTION_HEADS = 8,   /* that run side by side, */
+    ATTENTION_SHORT = 1024 /* when there are so few keys that their scores stay close */
+};
+
+/* Floats of scratch for rows of at most `count` keys. */
+TR_INLINE ptrdiff_t
+attention_scratch(ptrdiff_t count)
+{
+    return count <= ATTENTION_SHORT ? ATTENTION_HEADS * round_16(count)
+                                    : TR_MAX(round_16(count), ATTENTION_HEADS * ATTENTION_SHORT);
+}
+
+/* Attention of one row. Each stage runs over several heads before the next begins: the stages are chains
+ * of dependent operations, and a processor overlaps those of different heads. */
+static inline void
+attend(const struct attention_row *r, float *scratch)
+{
+    const ptrdiff_t E = r->E, share = r->H / r->KH, stride = round_16(r->count);
+    const ptrdiff_t together = r->count <= ATTENTION_SHORT ? ATTENTION_HEADS : 1;
+    for (ptrdiff_t first = 0; first < r->H; first += together) {
+        const ptrdiff_t heads = r->H - first < together ? r->H - first : together;
+        struct softmax soft[ATTENTION_HEADS];
+        for (ptrdiff_t h = 0; h < heads; ++h) {
+            key_scores(scratch + h * stride, r->q + (first + h) * E, r->k + (first + h) / share * E,
+                r->offset, r->count, r->scale, -INFINITY, E);
+        }
+        for (ptrdiff_t h = 0; h < heads; ++h) {
+            soft[h] = exponentiate(scratch + h * stride, r->count);
+        }
+        for (ptrdiff_t h = 0; h < heads; ++h) {
+            key_mix(r->out + (first + h) * E, scratch + h * stride, r->v + (first + h) / share * E,
+                r->offset, r->count, 1.0f / soft[h].total, E);
+        }
+        for (ptrdiff_t h = 0; r->lse != NULL && h < heads; ++h) {
+            r->lse[first + h] = soft[h].lse;
+        }
+    }
 }
 
 #endif

@@ -1,9 +1,10 @@
-/* Cuts a matrix product into tiles.
+/* Cuts a matrix product into blocks that fit the caches, and the blocks into tiles.
  *
- * Rows are cut into blocks of nearly equal height, columns into groups of as many panels as a tile of that
- * height takes. Groups are the outer loop, so that a group's panels (K * 32 columns, second-level cache)
- * serve all rows. Where A would be read in steps of whole pages or of large powers of two, which fall into
- * few sets of the first-level cache, a slab of A is copied first: each block's rows side by side. */
+ * From outside in: blocks of BLOCK_N columns, blocks of BLOCK_K terms, slabs of rows, groups of as many
+ * panels as a tile takes, tiles. A row-major B is copied into panels, a block at a time; A is read in place
+ * where its rows are short, and else copied slab by slab, each tile's rows side by side: rows a page or a
+ * large power of two apart fall into few sets of the first-level cache, and each costs a translation.
+ * A group's panels (BLOCK_K * 32 columns) stay in the second-level cache while all rows of a slab pass. */
 #include "cpu/gemm.h"
 
 #include <troupe/ext/base.h>
@@ -11,143 +12,192 @@
 #include <string.h>
 
 enum {
-    PACK_ROWS = 16,        /* fewer rows than this read A in place, */
-    PACK_COLUMNS = 96,     /* fewer columns too, */
-    PACK_STRIDE = 512,     /* and shorter strides, in floats */
-    SLAB_FLOATS = 1 << 19, /* of A packed at a time: 2 MiB */
+    BLOCK_K = 1024,
+    BLOCK_N = 1024,
+    SLAB_FLOATS = 1 << 17, /* of A copied at a time: 512 KiB */
+    COPY_ROWS = 16,        /* fewer rows than this read A in place, */
+    COPY_COLUMNS = 96,     /* fewer columns too, */
+    COPY_STRIDE = 256,     /* and shorter strides, in floats */
+    DIRECT_ROWS = 100,     /* fewer rows than this read a row-major B in place */
 };
 
-/* Rows first..first + rows - 1 of A, cut into blocks. */
-struct slab {
-    ptrdiff_t first, rows, blocks;
-    float *packed; /* NULL: read in place */
+/* The part of the product in work. */
+struct part {
+    const struct tr_gemm *g;
+    const struct tr_tiles *tiles;
+    float *b_copy, *a_copy;    /* NULL: in place */
+    ptrdiff_t column, columns; /* of C */
+    ptrdiff_t term, terms;     /* of K */
+    ptrdiff_t row, rows;       /* of C: a slab, */
+    ptrdiff_t blocks;          /* cut into so many blocks of nearly equal height */
 };
 
+/* First row of a block, counted from the slab's. */
 static ptrdiff_t
-block_start(const struct slab *s, ptrdiff_t block)
+block_start(const struct part *p, ptrdiff_t block)
 {
-    ptrdiff_t height = s->rows / s->blocks, taller = s->rows % s->blocks;
+    ptrdiff_t height = p->rows / p->blocks, taller = p->rows % p->blocks;
     return block * height + TR_MIN(block, taller);
 }
 
+/* Rows of A to a_copy: block after block, term after term, the block's rows side by side. */
 static void
-pack_slab(const struct slab *s, const struct tr_gemm *g)
+copy_slab(const struct part *p)
 {
-    for (ptrdiff_t b = 0; b < s->blocks; ++b) {
-        ptrdiff_t start = block_start(s, b), rows = block_start(s, b + 1) - start;
-        const float *a = g->a + (s->first + start) * g->a_row;
-        float *to = s->packed + start * g->K;
-        for (ptrdiff_t i = 0; i < rows; ++i) {
-            for (ptrdiff_t k = 0; k < g->K; ++k) {
-                to[k * rows + i] = a[i * g->a_row + k * g->a_k];
+    const struct tr_gemm *g = p->g;
+    for (ptrdiff_t b = 0; b < p->blocks; ++b) {
+        ptrdiff_t start = block_start(p, b), rows = block_start(p, b + 1) - start;
+        const float *a = g->a + (p->row + start) * g->a_row + p->term;
+        float *to = p->a_copy + start * p->terms;
+        for (ptrdiff_t k = 0; k < p->terms; ++k) {
+            for (ptrdiff_t i = 0; i < rows; ++i) {
+                to[k * rows + i] = a[i * g->a_row + k];
             }
         }
     }
 }
 
-/* The same for an A whose rows are adjacent in memory (a transposed matrix): whole runs are copied. */
+/* The same for an A that is stored transposed: a term's rows are adjacent, so whole runs are copied. */
 static void
-pack_slab_transposed(const struct slab *s, const struct tr_gemm *g)
+copy_slab_transposed(const struct part *p)
 {
-    for (ptrdiff_t b = 0; b < s->blocks; ++b) {
-        ptrdiff_t start = block_start(s, b), rows = block_start(s, b + 1) - start;
-        const float *a = g->a + s->first + start;
-        float *to = s->packed + start * g->K;
-        for (ptrdiff_t k = 0; k < g->K; ++k) {
-            memcpy(to + k * rows, a + k * g->a_k, (size_t)rows * sizeof *to);
+    const struct tr_gemm *g = p->g;
+    for (ptrdiff_t k = 0; k < p->terms; ++k) {
+        const float *a = g->a + (p->term + k) * g->a_k + p->row;
+        for (ptrdiff_t b = 0; b < p->blocks; ++b) {
+            ptrdiff_t start = block_start(p, b), rows = block_start(p, b + 1) - start;
+            float *to = p->a_copy + start * p->terms + k * rows;
+            for (ptrdiff_t i = 0; i < rows; ++i) {
+                to[i] = a[start + i];
+            }
         }
     }
 }
 
-/* Columns first..first + count - 1 of a row-major B into panels. */
+/* The terms and columns of a row-major B to b_copy, in panels. */
 static void
-pack_columns(float *to, const struct tr_gemm *g, ptrdiff_t first, ptrdiff_t count)
+copy_columns(const struct part *p)
 {
-    for (ptrdiff_t j = 0; j < count; j += TR_PANEL) {
-        const float *from = g->b + first + j;
-        int lanes = lanes_at(j, count);
-        for (ptrdiff_t k = 0; k < g->K; ++k, to += TR_PANEL) {
-            v16_store(to, v16_load_n(from + k * g->b_row, lanes));
+    const struct tr_gemm *g = p->g;
+    for (ptrdiff_t k = 0; k < p->terms; ++k) {
+        const float *from = g->b + (p->term + k) * g->b_row + p->column;
+        float *to = p->b_copy + k * TR_PANEL;
+        for (ptrdiff_t j = 0; j < p->columns; j += TR_PANEL, to += p->terms * TR_PANEL) {
+            v16_store(to, v16_load_n(from + j, lanes_at(j, p->columns)));
         }
     }
 }
 
 /* All rows of a slab against one group of panels. */
 static void
-run_group(const struct tr_tiles *tiles, const struct slab *s, const struct tr_gemm *g,
-    struct tr_tile t, ptrdiff_t column, int panels)
+run_group(const struct part *p, struct tr_tile t, ptrdiff_t column, int panels)
 {
-    for (ptrdiff_t b = 0; b < s->blocks; ++b) {
-        ptrdiff_t start = block_start(s, b), rows = block_start(s, b + 1) - start;
-        t.a = g->a + (s->first + start) * g->a_row;
+    const struct tr_gemm *g = p->g;
+    for (ptrdiff_t b = 0; b < p->blocks; ++b) {
+        ptrdiff_t start = block_start(p, b), rows = block_start(p, b + 1) - start;
+        t.a = g->a + (p->row + start) * g->a_row + p->term * g->a_k;
         t.a_row = g->a_row;
         t.a_k = g->a_k;
-        if (s->packed != NULL) {
-            t.a = s->packed + start * g->K;
+        if (p->a_copy != NULL) {
+            t.a = p->a_copy + start * p->terms;
             t.a_row = 1;
             t.a_k = rows;
         }
-        t.c = g->c + (s->first + start) * g->c_row + column;
-        tiles->tile((int)rows, panels)(&t);
+        t.c = g->c + (p->row + start) * g->c_row + column;
+        /* The next tile begins by reading C, which nothing else has touched. */
+        for (ptrdiff_t i = rows; b + 1 < p->blocks && i < 2 * rows; ++i) {
+            __builtin_prefetch(t.c + i * g->c_row, 1);
+            __builtin_prefetch(t.c + i * g->c_row + 16, 1);
+        }
+        p->tiles->tile((int)rows, panels)(&t);
+    }
+}
+
+/* Where the panels of a group lie: a packed weight, the copy, or a row-major B itself. */
+static void
+place_panels(const struct part *p, struct tr_tile *t, ptrdiff_t column)
+{
+    const struct tr_gemm *g = p->g;
+    t->b_k = TR_PANEL;
+    if (g->b_row == 0) {
+        t->b = g->b + column * g->K + p->term * TR_PANEL;
+        t->b_panel = g->K * TR_PANEL;
+    } else if (p->b_copy != NULL) {
+        t->b = p->b_copy + (column - p->column) * p->terms;
+        t->b_panel = p->terms * TR_PANEL;
+    } else {
+        t->b = g->b + p->term * g->b_row + column;
+        t->b_panel = TR_PANEL;
+        t->b_k = g->b_row;
     }
 }
 
 static void
-run_slab(
-    troupe_device *d, const struct tr_tiles *tiles, const struct slab *s, const struct tr_gemm *g)
+run_slab(const struct part *p)
 {
-    ptrdiff_t tallest = (s->rows + s->blocks - 1) / s->blocks;
-    int panels = tiles->panels_max[tallest];
-    float *packed = NULL;
-    if (g->b_row != 0) {
-        packed = tr_scratch(d, (size_t)(panels * TR_PANEL * g->K) * sizeof *packed);
+    const struct tr_gemm *g = p->g;
+    const ptrdiff_t end = p->column + p->columns;
+    int panels = p->tiles->panels_max[(p->rows + p->blocks - 1) / p->blocks];
+    if (p->a_copy != NULL) {
+        (g->a_k == 1 ? copy_slab : copy_slab_transposed)(p);
     }
-    for (ptrdiff_t column = 0; column < g->N; column += panels * TR_PANEL) {
-        ptrdiff_t left = (g->N - column + TR_PANEL - 1) / TR_PANEL;
+    for (ptrdiff_t column = p->column; column < end; column += panels * TR_PANEL) {
+        ptrdiff_t left = (end - column + TR_PANEL - 1) / TR_PANEL;
         while (panels > left) {
             panels /= 2;
         }
-        ptrdiff_t columns = TR_MIN(g->N - column, (ptrdiff_t)panels * TR_PANEL);
-        struct tr_tile t = {.b = g->b + column * g->K,
-            .b_panel = g->K * TR_PANEL,
-            .b_k = TR_PANEL,
-            .c_row = g->c_row,
-            .bias = g->bias != NULL ? g->bias + column : NULL,
-            .K = g->K,
-            .columns = (int)columns,
-            .accumulate = g->accumulate};
-        if (packed != NULL) {
-            pack_columns(packed, g, column, columns);
-            t.b = packed;
-        }
-        run_group(tiles, s, g, t, column, panels);
+        bool last = p->term + p->terms == g->K;
+        struct tr_tile t = {.c_row = g->c_row,
+            .bias = g->bias != NULL && last ? g->bias + column : NULL,
+            .K = p->terms,
+            .columns = (int)TR_MIN(end - column, (ptrdiff_t)panels * TR_PANEL),
+            .resume = g->accumulate || p->term > 0};
+        place_panels(p, &t, column);
+        run_group(p, t, column, panels);
+    }
+}
+
+/* All rows against a block of columns and terms. */
+static void
+run_block(struct part p, ptrdiff_t slab_rows)
+{
+    if (p.b_copy != NULL) {
+        copy_columns(&p);
+    }
+    for (p.row = 0; p.row < p.g->M; p.row += slab_rows) {
+        p.rows = TR_MIN(slab_rows, p.g->M - p.row);
+        p.blocks = (p.rows + p.tiles->rows_max - 1) / p.tiles->rows_max;
+        run_slab(&p);
     }
 }
 
 void
 TR_FN(gemm)(troupe_device *d, const struct tr_gemm *g)
 {
-    if (g->M == 0 || g->N == 0) {
-        return;
-    }
-    const struct tr_tiles *tiles = TR_FN(gemm_tiles)();
-    bool pack = g->M >= PACK_ROWS && g->N >= PACK_COLUMNS &&
-                (g->a_k == 1 ? g->a_row : g->a_k) >= PACK_STRIDE;
     TR_ASSERT(g->a_k == 1 || g->a_row == 1);
+    struct part p = {.g = g, .tiles = TR_FN(gemm_tiles)()};
+    /* A single block of rows reads B once, whatever the order: nothing to keep in a cache. */
+    bool once = g->M <= p.tiles->rows_max && g->b_row == 0;
+    ptrdiff_t block_n = once ? g->N : TR_MIN(g->N, BLOCK_N);
+    ptrdiff_t block_k = once ? g->K : TR_MIN(g->K, BLOCK_K), slab_rows = g->M;
     tr_scratch_begin(d);
-    ptrdiff_t slab_rows = g->M;
-    float *packed = NULL;
-    if (pack) {
-        slab_rows = TR_MIN(g->M, TR_MAX(SLAB_FLOATS / g->K, (ptrdiff_t)tiles->rows_max));
-        packed = tr_scratch(d, (size_t)(slab_rows * g->K) * sizeof *packed);
+    if (g->b_row != 0 && (g->M >= DIRECT_ROWS || g->N % TR_PANEL != 0)) {
+        ptrdiff_t columns = (block_n + TR_PANEL - 1) / TR_PANEL * TR_PANEL;
+        p.b_copy = tr_scratch(d, (size_t)(columns * block_k) * sizeof(float));
     }
-    for (ptrdiff_t first = 0; first < g->M; first += slab_rows) {
-        struct slab s = {.first = first, .rows = TR_MIN(slab_rows, g->M - first), .packed = packed};
-        s.blocks = (s.rows + tiles->rows_max - 1) / tiles->rows_max;
-        if (packed != NULL) {
-            (g->a_k == 1 ? pack_slab : pack_slab_transposed)(&s, g);
-        }
-        run_slab(d, tiles, &s, g);
+    if (g->M >= COPY_ROWS && g->N >= COPY_COLUMNS &&
+        (g->a_k == 1 ? g->a_row : g->a_k) >= COPY_STRIDE) {
+        slab_rows = TR_MIN(g->M, SLAB_FLOATS / block_k);
+        p.a_copy = tr_scratch(d, (size_t)(slab_rows * block_k) * sizeof(float));
+    }
+    for (p.column = 0; p.column < g->N && g->M > 0; p.column += block_n) {
+        p.columns = TR_MIN(block_n, g->N - p.column);
+        p.term = 0;
+        do {
+            p.terms = TR_MIN(block_k, g->K - p.term);
+            run_block(p, slab_rows);
+            p.term += p.terms;
+        } while (p.term < g->K);
     }
     tr_scratch_end(d);
 }

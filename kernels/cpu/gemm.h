@@ -1,8 +1,10 @@
 /* The matrix product of the CPU device. Private.
  *
- * C[M,N] = A[M,K] B[K,N], where each element of C is one chain of fused multiply-adds over k = 0, 1, ...,
- * from zero: fmaf(A[i,k], B[k,j], ...). The vector runs over columns, so the chain does not depend on the
- * path, on M or N, or on which rows stand beside a row. Splitting M or N changes no bit. */
+ * C[M,N] = A[M,K] B[K,N], where each element of C is one chain of fused multiply-adds over k = 0, 1, ...:
+ * fmaf(A[i,k], B[k,j], sum so far), from zero or, when it accumulates, from what is in C; the bias comes
+ * last. The vector runs over columns, so the chain does not depend on the path, on M or N, or on which
+ * rows stand beside a row. Splitting M, N or K (the second part accumulating) changes no bit: a gradient
+ * gathered from two batches is the one of both batches at once. */
 #ifndef TR_KERNELS_CPU_GEMM_H
 #define TR_KERNELS_CPU_GEMM_H
 
@@ -18,10 +20,10 @@ struct tr_tile {
     ptrdiff_t b_panel, b_k; /* B[k, 16 p + j] = b[p * b_panel + k * b_k + j] */
     float *c;               /* row i, panel p at c + i * c_row + 16 p */
     ptrdiff_t c_row;
-    const float *bias; /* NULL, or of the first column: added to the chain */
+    const float *bias; /* NULL, or of the first column: added at the end */
     ptrdiff_t K;
-    int columns;     /* valid columns of the tile, 1 to 16 * panels: the others are not stored */
-    bool accumulate; /* c += instead of c = */
+    int columns; /* valid columns of the tile, 1 to 16 * panels: the others are not stored */
+    bool resume; /* the chains begin with what is in c, not with zero */
 };
 
 typedef void tr_tile_fn(const struct tr_tile *tile);
@@ -38,10 +40,9 @@ const struct tr_tiles *TR_FN(gemm_tiles)(void);
 
 struct tr_gemm {
     const float *a;
-    ptrdiff_t a_row, a_k;
-    const float
-        *b; /* panels of TR_PANEL columns, each K * TR_PANEL floats, as in a packed weight; */
-    ptrdiff_t b_row; /* or, when not 0, row-major B[k, j] = b[k * b_row + j] */
+    ptrdiff_t a_row, a_k; /* one of them is 1 */
+    const float *b;  /* panels of TR_PANEL columns, each K * TR_PANEL floats (packed weight); */
+    ptrdiff_t b_row; /* or, when not 0, row-major: B[k, j] = b[k * b_row + j] */
     float *c;
     ptrdiff_t c_row;
     const float *bias;

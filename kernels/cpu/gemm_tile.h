@@ -33,12 +33,14 @@
 #define PANELS_7(M, i) PANELS_6(M, i) M(i, 6)
 #define PANELS_8(M, i) PANELS_7(M, i) M(i, 7)
 
-#define TILE_ZERO(i, p)  v16 c##i##_##p = v16_set1(0);
-#define TILE_LOAD(i, p)  v16 b##p = v16_load(b + p * b_panel);
-#define TILE_FMA(i, p)   c##i##_##p = v16_fma(x, b##p, c##i##_##p);
-#define TILE_STORE(i, p) tile_store(t, i, p, c##i##_##p);
+#define TILE_ZERO(i, p)   v16 c##i##_##p = v16_set1(0);
+#define TILE_RESUME(i, p) c##i##_##p = tile_resume(t, i, p);
+#define TILE_LOAD(i, p)   v16 b##p = v16_load(b + p * b_panel);
+#define TILE_FMA(i, p)    c##i##_##p = v16_fma(x, b##p, c##i##_##p);
+#define TILE_STORE(i, p)  tile_store(t, i, p, c##i##_##p);
 
-#define TILE_ZERO_ROW(i, P) PANELS_##P(TILE_ZERO, i)
+#define TILE_ZERO_ROW(i, P)   PANELS_##P(TILE_ZERO, i)
+#define TILE_RESUME_ROW(i, P) PANELS_##P(TILE_RESUME, i)
 #define TILE_FMA_ROW(i, P)              \
     {                                   \
         v16 x = v16_set1(a[i * a_row]); \
@@ -46,21 +48,28 @@
     }
 #define TILE_STORE_ROW(i, P) PANELS_##P(TILE_STORE, i)
 
-/* The end of a chain: bias, then what was there, then memory. */
+/* Valid columns of a panel. */
+TR_INLINE int
+tile_lanes(const struct tr_tile *t, int panel)
+{
+    int columns = t->columns - 16 * panel;
+    return columns < 16 ? columns : 16;
+}
+
+TR_INLINE v16
+tile_resume(const struct tr_tile *t, int row, int panel)
+{
+    return v16_load_n(t->c + row * t->c_row + 16 * panel, tile_lanes(t, panel));
+}
+
 TR_INLINE void
 tile_store(const struct tr_tile *t, int row, int panel, v16 sum)
 {
-    int columns = t->columns - 16 * panel;
-    columns = columns < 16 ? columns : 16;
-    float *c = t->c + row * t->c_row + 16 * panel;
+    int lanes = tile_lanes(t, panel);
     if (t->bias != NULL) {
-        sum = v16_add(sum, v16_load_n(t->bias + 16 * panel, columns));
+        sum = v16_add(sum, v16_load_n(t->bias + 16 * panel, lanes));
     }
-    if (columns == 16) {
-        v16_store(c, t->accumulate ? v16_add(v16_load(c), sum) : sum);
-    } else {
-        v16_store_n(c, t->accumulate ? v16_add(v16_load_n(c, columns), sum) : sum, columns);
-    }
+    v16_store_n(t->c + row * t->c_row + 16 * panel, sum, lanes);
 }
 
 #define TILE_DEFINE(R, P)                                                                   \
@@ -70,12 +79,17 @@ tile_store(const struct tr_tile *t, int row, int panel, v16 sum)
         const ptrdiff_t a_row = t->a_row, a_k = t->a_k, b_panel = t->b_panel, b_k = t->b_k; \
         (void)b_panel;                                                                      \
         (void)a_row;                                                                        \
-        ROWS_##R(TILE_ZERO_ROW, P) for (ptrdiff_t k = t->K; k > 0; --k)                     \
-        {                                                                                   \
-            PANELS_##P(TILE_LOAD, 0) ROWS_##R(TILE_FMA_ROW, P) a += a_k;                    \
+        ROWS_##R(TILE_ZERO_ROW, P);                                                         \
+        if (t->resume) {                                                                    \
+            ROWS_##R(TILE_RESUME_ROW, P);                                                   \
+        }                                                                                   \
+        for (ptrdiff_t k = t->K; k > 0; --k) {                                              \
+            PANELS_##P(TILE_LOAD, 0);                                                       \
+            ROWS_##R(TILE_FMA_ROW, P);                                                      \
+            a += a_k;                                                                       \
             b += b_k;                                                                       \
         }                                                                                   \
-        ROWS_##R(TILE_STORE_ROW, P)                                                         \
+        ROWS_##R(TILE_STORE_ROW, P);                                                        \
     }
 
 #endif

@@ -38,17 +38,17 @@ TR_FN(linear_backward_input)(troupe_device *d, float *dx, const float *dy, const
             .accumulate = accumulate});
 }
 
-/* Adds the rows of dy, in order, to dbias: 16 columns at a time stay in a register. */
+/* Adds the rows of dy to dbias, one after another: 16 columns at a time stay in a register. */
 static void
 add_column_sums(float *dbias, const float *dy, int R, int N)
 {
     for (ptrdiff_t n = 0; n < N; n += 16) {
         int lanes = lanes_at(n, N);
-        v16 sum = v16_set1(0);
+        v16 sum = v16_load_n(dbias + n, lanes);
         for (ptrdiff_t r = 0; r < R; ++r) {
             sum = v16_add(sum, v16_load_n(dy + r * N + n, lanes));
         }
-        v16_store_n(dbias + n, v16_add(v16_load_n(dbias + n, lanes), sum), lanes);
+        v16_store_n(dbias + n, sum, lanes);
     }
 }
 

@@ -9,8 +9,11 @@
  *   - "+=" accumulates into its target, "=" overwrites it. Inputs and outputs do not overlap unless
  *     the entry says "in place".
  *   - Row invariance: the bits of an output row depend on that row's inputs only, never on R, on
- *     the other rows, or on how rows were batched. Backward reductions over rows run in row order.
- *     So the log-prob of a sampled token equals the one that teacher forcing computes, to the bit.
+ *     the other rows, or on how rows were batched. So the log-prob of a sampled token equals the
+ *     one that teacher forcing computes, to the bit. Gradients of parameters add row after row to
+ *     what is there: the bits of a sum over two batches, one accumulated after the other, are
+ *     those of both in one. On "cpu" they depend on neither the processor nor the number of threads
+ *     either. ("cpu:plain", the reference, keeps only the promise about output rows.)
  *   - Entries return nothing: shapes are checked by assertions (they come from code, not from
  *     files). A device error is found by `sync`, which names the operation.
  *   - Thread: the one that owns the device handle. Scratch comes from the device, not from malloc
@@ -35,9 +38,8 @@ typedef struct troupe_packed_weight troupe_packed_weight;
 /* --- devices ------------------------------------------------------------------------------- */
 
 typedef struct troupe_device_options {
-    size_t size;    /* sizeof(troupe_device_options) */
-    int threads;    /* CPU: worker threads of this handle, >= 1 (0 means 1) */
-    bool fast_gemm; /* allow the row-variant library GEMM where it is faster, forward too */
+    size_t size; /* sizeof(troupe_device_options) */
+    int threads; /* CPU: threads of this handle, the caller's included (0 means 1) */
 } troupe_device_options;
 
 /* Opens a device: "cpu" is the fastest form that this processor runs, "cpu:plain" the reference
@@ -134,14 +136,15 @@ struct troupe_ops {
     void (*rmsnorm_backward)(troupe_device *d, float *dresid, float *dw, const float *dout,
         const float *resid, const float *w, const float *rstd, int R, int D);
 
-    /* y[R,N] = x[R,K] * W[N,K]^T (+ bias[N] when not NULL); y += when `accumulate`. Row-invariant,
-     * every sum over K in index order with fused multiply-add. */
+    /* y[R,N] = x[R,K] * W[N,K]^T (+ bias[N] when not NULL); y += when `accumulate`. Every sum is one
+     * chain of fused multiply-adds over K in index order, from 0 or from y; the bias comes last. */
     void (*linear_forward)(troupe_device *d, float *y, const float *x,
         const troupe_packed_weight *w, const float *bias, bool accumulate, int R);
     /* dx[R,K] = dy[R,N] * W[N,K], W unpacked; dx += when `accumulate`. */
     void (*linear_backward_input)(troupe_device *d, float *dx, const float *dy, const float *w,
         bool accumulate, int R, int N, int K);
-    /* dw[N,K] += dy^T * x; dbias[N] += column sums of dy when not NULL. */
+    /* dw[N,K] += dy^T * x, a chain over the rows in order; dbias[N] += column sums of dy when not
+     * NULL. */
     void (*linear_backward_weight)(troupe_device *d, float *dw, float *dbias, const float *dy,
         const float *x, int R, int N, int K);
 

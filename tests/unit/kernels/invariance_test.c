@@ -1,6 +1,7 @@
 /* Row invariance: the bits of a row do not depend on how many rows stand beside it, nor on which. Every
  * forward operation on R rows is compared with the same rows one at a time, in uneven pieces, and in
- * another order. (Attention has its own tests; so has the sampler, which sees rows alone.) */
+ * another order. (Attention has its own tests; so has the sampler, which sees rows alone.) And gradients of
+ * parameters do not depend on how a batch is cut. */
 #include "kit.h"
 
 enum {
@@ -188,7 +189,7 @@ linear_rows_do_not_depend_on_their_neighbours(void **state)
     }
 }
 
-/* Each element of a product is one chain of fmaf over k, from zero, then the bias, then what was there. */
+/* Each element of a product is one chain of fmaf over k, from what was there, then the bias. */
 static void
 linear_is_one_chain_of_fused_multiply_adds(void **state)
 {
@@ -197,11 +198,11 @@ linear_is_one_chain_of_fused_multiply_adds(void **state)
     float *want = kit_floats(R * N);
     for (int r = 0; r < R; ++r) {
         for (int n = 0; n < N; ++n) {
-            float sum = 0;
+            float sum = 1;
             for (int k = 0; k < D; ++k) {
                 sum = fmaf(in.x[r * D + k], in.w[n * D + k], sum);
             }
-            want[r * N + n] = 1 + (sum + in.bias[n]);
+            want[r * N + n] = sum + in.bias[n];
         }
     }
     for (int i = 0; i < kit->paths; ++i) {
@@ -214,6 +215,78 @@ linear_is_one_chain_of_fused_multiply_adds(void **state)
     }
 }
 
+/* --- gradients of parameters ------------------------------------------------------------------- */
+
+/* Gradients of all parameters from rows first..first + rows - 1, added to what is at `out`. */
+enum {
+    GRAD_W = N * D,
+    GRAD_BIAS = N,
+    GRAD_NORM = D,
+    GRAD_QK = 2 * E,
+    GRAD_HEAD = V * D,
+    GRAD_TABLE = VV * D,
+    GRAD_ALL = GRAD_W + GRAD_BIAS + GRAD_NORM + GRAD_QK + GRAD_HEAD + GRAD_TABLE,
+};
+
+static void
+add_gradients(troupe_device *d, const struct inputs *in, float *out, int first, int rows,
+    const troupe_packed_weight *head)
+{
+    const troupe_ops *o = troupe_device_ops(d);
+
+    enum {
+        WIDTH = (H + 2 * KH) * E
+    };
+
+    const size_t n = (size_t)rows;
+    const float *x = in->x + first * D, *dy = kit_normal(20, R * N, 1) + first * N;
+    const float *dlogprob = kit_normal(21, R, 1) + first, *dentropy = kit_normal(22, R, 1) + first;
+    float *dw = out, *dbias = dw + GRAD_W, *dnorm = dbias + GRAD_BIAS, *dqk = dnorm + GRAD_NORM;
+    float *dhead = dqk + GRAD_QK, *dtable = dhead + GRAD_HEAD;
+    o->linear_backward_weight(d, dw, dbias, dy, x, rows, N, D);
+    float *resid = kit_floats(n * D), *y = kit_floats(n * D), *rstd = kit_floats(n);
+    float *dx = kit_floats(n * D);
+    o->add_rmsnorm_forward(d, y, resid, rstd, x, in->norm, 1e-6f, rows, D);
+    o->rmsnorm_backward(
+        d, dx, dnorm, kit_normal(23, R * D, 1) + first * D, resid, in->norm, rstd, rows, D);
+    float *qkv = kit_floats(n * WIDTH), *pre = kit_floats(n * WIDTH), *scale = kit_floats(n * 8);
+    float *dqkv = kit_floats(n * WIDTH);
+    memcpy(qkv, in->qkv + first * WIDTH, n * WIDTH * sizeof *qkv);
+    memcpy(dqkv, in->qkv + first * WIDTH, n * WIDTH * sizeof *qkv);
+    o->qk_norm_rope_forward(d, qkv, pre, scale, in->norm, in->norm + E, 1e-6f, in->pos + first,
+        &in->rope, rows, H, KH, E);
+    o->qk_norm_rope_backward(d, dqkv, dqk, dqk + E, pre, scale, in->norm, in->norm + E,
+        in->pos + first, &in->rope, rows, H, KH, E);
+    float *lp = kit_floats(n), *entropy = kit_floats(n), *lse = kit_floats(n);
+    o->lm_head_forward(d, lp, entropy, lse, NULL, x, head, in->target + first, 1.25f, VV, rows);
+    o->lm_head_backward(d, dx, dhead, dlogprob, dentropy, x, in->head, head, lse, entropy,
+        in->target + first, 1.25f, VV, rows, V, D);
+    o->embed_backward(d, dtable, x, in->target + first, rows, D);
+}
+
+/* A batch in one, or in pieces that are accumulated: the trainer may cut it as memory allows. */
+static void
+parameter_gradients_do_not_depend_on_how_the_batch_is_cut(void **state)
+{
+    const struct kit *kit = *state;
+    static const int pieces[] = {1, 2, 14, 3, 100, 17, 64, 100};
+    for (int i = 0; i < kit->paths; ++i) {
+        troupe_device *d = kit->path[i];
+        struct inputs in = make_inputs();
+        troupe_packed_weight *head = troupe_weight_pack(d, in.head, V, D);
+        float *whole = kit_normal(30, GRAD_ALL, 1), *pieced = kit_normal(30, GRAD_ALL, 1);
+        add_gradients(d, &in, whole, 0, R, head);
+        int first = 0;
+        for (size_t p = 0; p < TR_COUNT(pieces); first += pieces[p++]) {
+            add_gradients(d, &in, pieced, first, pieces[p], head);
+        }
+        assert_int_equal(first, R);
+        kit_same("gradients", pieced, whole, GRAD_ALL);
+        troupe_weight_free(d, head);
+        kit_free_all();
+    }
+}
+
 int
 main(void)
 {
@@ -221,6 +294,7 @@ main(void)
         cmocka_unit_test(rows_do_not_depend_on_how_they_are_batched),
         cmocka_unit_test(linear_rows_do_not_depend_on_their_neighbours),
         cmocka_unit_test(linear_is_one_chain_of_fused_multiply_adds),
+        cmocka_unit_test(parameter_gradients_do_not_depend_on_how_the_batch_is_cut),
     };
     return cmocka_run_group_tests(tests, kit_setup, kit_teardown);
 }
