@@ -347,7 +347,7 @@ utf8_length(const unsigned char *p, size_t left)
 }
 
 void
-tr_json_string(tr_buf *buf, const char *text, size_t size)
+tr_line_string(tr_buf *buf, const char *text, size_t size)
 {
     tr_buf_append(buf, "\"", 1);
     for (size_t i = 0; i < size;) {
@@ -369,7 +369,7 @@ tr_json_string(tr_buf *buf, const char *text, size_t size)
 }
 
 void
-tr_json_real(tr_buf *buf, double value)
+tr_line_real(tr_buf *buf, double value)
 {
     if (!isfinite(value)) {
         tr_buf_puts(buf, "null");

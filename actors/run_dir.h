@@ -49,8 +49,8 @@ troupe_status tr_run_dir_write_file(const char *path, const char *name, const vo
     size_t size, troupe_error *err) TROUPE_MUST_USE;
 
 /* Appends `size` bytes as a JSON string, quotes included; bytes that are no UTF-8 become U+FFFD. */
-void tr_json_string(tr_buf *buf, const char *text, size_t size);
+void tr_line_string(tr_buf *buf, const char *text, size_t size);
 /* Appends a number that JSON can hold, null for NaN and infinities. 17 digits: reads back to the bit. */
-void tr_json_real(tr_buf *buf, double value);
+void tr_line_real(tr_buf *buf, double value);
 
 #endif

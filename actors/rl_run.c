@@ -1,0 +1,227 @@
+/* See troupe/rl_run.h. */
+#include "role.h"
+#include "run_dir.h"
+
+#include <troupe/reward.h>
+#include <troupe/rl.h>
+#include <troupe/rl_run.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    RUN_JSON_BYTES_MAX = 1 << 20,
+    PATH_BYTES = 4400
+};
+
+/* --- check ------------------------------------------------------------------------------------------------------- */
+
+static troupe_status
+check_rl(const json_t *config, troupe_error *err)
+{
+    troupe_rl_options options;
+    troupe_status status = troupe_rl_options_parse(&options, tr_config_text(config, "algo", "grpo"),
+        tr_config_text(config, "correction", NULL), err);
+    if (status != TROUPE_OK) {
+        return status;
+    }
+    if (options.advantage == TROUPE_ADV_GAE || options.advantage == TROUPE_ADV_VTRACE ||
+        options.advantage == TROUPE_ADV_REINFORCE_PP ||
+        options.advantage == TROUPE_ADV_REINFORCE_PP_BASELINE) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "--algo %s needs per-token advantages or a value function, which this graph has not; "
+            "choose grpo, dr-grpo, "
+            "rloo, gspo, cispo, reinforce or another with one reward a sample",
+            tr_config_text(config, "algo", "grpo"));
+    }
+    if (tr_config_int(config, "group-size", 8) < 2 && options.advantage != TROUPE_ADV_REWARD) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "--group-size 1 leaves nothing to compare a sample with; give at least 2, or --algo "
+            "reinforce");
+    }
+    return TROUPE_OK;
+}
+
+/* Opens the reward once, to see that it can be opened; C functions of the program are known to it alone. */
+static troupe_status
+check_reward(const json_t *config, troupe_error *err)
+{
+    static const char *const built_in[] = {"exact", "number", "countdown", "regex", "regex-whole"};
+    const char *command = tr_config_text(config, "reward-cmd", NULL);
+    const char *name = tr_config_text(config, "reward", "exact");
+    bool known = command != NULL;
+    for (size_t i = 0; i < TR_COUNT(built_in); i++) {
+        known = known || strcmp(name, built_in[i]) == 0;
+    }
+    if (!known) {
+        return TROUPE_OK; /* the reward role says so when nobody defines it */
+    }
+    troupe_reward_options options = {
+        .size = sizeof options,
+        .name = command == NULL ? name : NULL,
+        .command = command,
+        .pattern = tr_config_text(config, "reward-pattern", NULL),
+    };
+    troupe_reward *reward = NULL;
+    troupe_status status = troupe_reward_open(&reward, &options, err);
+    troupe_reward_close(reward);
+    return status;
+}
+
+/* A run's own copy of the model's identity: XXH3 over config.json and the first shard's header would do, but the whole
+ * parameters are read anyway when the roles start, so the digest is of those. */
+static troupe_status
+model_digest(const char *dir, const troupe_lm_config *model, uint64_t *digest, troupe_error *err)
+{
+    troupe_lm_layout layout;
+    troupe_lm_layout_init(&layout, model);
+    float *params = tr_zalloc(layout.floats, sizeof *params);
+    troupe_status status = troupe_lm_params_read(dir, model, &layout, params, err);
+    *digest = status == TROUPE_OK ? tr_xxh3(params, layout.floats * sizeof *params, 0) : 0;
+    tr_free(params);
+    troupe_lm_layout_fini(&layout);
+    return status;
+}
+
+static troupe_status
+check_device(const json_t *config, troupe_error *err)
+{
+    troupe_device *device = NULL;
+    troupe_device_options options = {.size = sizeof options, .threads = 1};
+    troupe_status status =
+        troupe_device_open(tr_config_text(config, "device", "cpu"), &options, &device, err);
+    troupe_device_close(device);
+    return status;
+}
+
+troupe_status
+troupe_rl_run_check(struct json_t *config, troupe_error *err)
+{
+    troupe_lm_config model;
+    tr_prompts prompts = {0};
+    uint64_t digest = 0;
+    const char *dir = tr_config_text(config, "model", "");
+    troupe_status status = check_rl(config, err);
+    if (status == TROUPE_OK) {
+        status = check_device(config, err);
+    }
+    if (status == TROUPE_OK) {
+        status = troupe_lm_config_read(dir, &model, err);
+    }
+    if (status == TROUPE_OK) {
+        status = tr_prompts_open(config, &prompts, err);
+    }
+    if (status == TROUPE_OK) {
+        status = tr_prompts_check(&prompts, config, model.context, err);
+    }
+    int32_t stop_ids[TROUPE_STOP_IDS_MAX];
+    if (status == TROUPE_OK && tr_stop_ids(&model, &prompts, stop_ids) == 0) {
+        status = troupe_fail(err, TROUPE_BAD_INPUT,
+            "%s: no eos_token_id in config.json, generation_config.json or the tokenizer, so no "
+            "response would ever end; "
+            "add one to generation_config.json",
+            dir);
+    }
+    if (status == TROUPE_OK) {
+        status = model_digest(dir, &model, &digest, err);
+    }
+    if (status == TROUPE_OK) {
+        status = check_reward(config, err);
+    }
+    if (status == TROUPE_OK) {
+        char text[32];
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
+        json_object_set_new(config, "model-digest", json_string(text));
+        snprintf(
+            text, sizeof text, "%016llx", (unsigned long long)troupe_dataset_digest(prompts.train));
+        json_object_set_new(config, "data-digest", json_string(text));
+        json_object_set_new(
+            config, "rows", json_integer((json_int_t)tr_prompts_train_rows(&prompts)));
+        json_object_set_new(
+            config, "valid-ids", json_integer(tr_valid_ids(&model, prompts.tokenizer)));
+        uint64_t skipped = troupe_dataset_skipped(prompts.train);
+        json_object_set_new(config, "skipped-lines", json_integer((json_int_t)skipped));
+        if (skipped > 0) {
+            fprintf(stderr, "%llu bad lines skipped, the first: %s\n", (unsigned long long)skipped,
+                troupe_dataset_first_skipped(prompts.train));
+        }
+    }
+    tr_prompts_close(&prompts);
+    return status;
+}
+
+/* --- the directory -------------------------------------------------------------------------------------------------- */
+
+/* XXH3 of the running program, so that a record says which build made it. */
+static uint64_t
+build_digest(void)
+{
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    uint64_t digest = 0;
+    char *block = tr_alloc(1 << 16);
+    ssize_t n = 0;
+    while (fd >= 0 && (n = read(fd, block, 1 << 16)) > 0) {
+        digest = tr_xxh3(block, (size_t)n, digest);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    tr_free(block);
+    return digest;
+}
+
+troupe_status
+troupe_rl_run_create(
+    const char *dir, int argc, char **argv, struct json_t *config, troupe_error *err)
+{
+    struct stat st;
+    bool was_there = stat(dir, &st) == 0;
+    troupe_status status = tr_run_dir_create(dir, err);
+    if (status != TROUPE_OK) {
+        return status;
+    }
+    json_t *words = json_array();
+    for (int i = 0; i < argc; i++) {
+        json_array_append_new(words, json_string(argv[i]));
+    }
+    char build[32];
+    snprintf(build, sizeof build, "%016llx", (unsigned long long)build_digest());
+    json_t *record = json_pack("{s:i, s:o, s:O, s:s, s:s}", "format", 1, "argv", words, "options",
+        config, "build-digest", build, "troupe", TROUPE_VERSION);
+    char *text = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    status = tr_run_dir_write_file(dir, "run.json", text, strlen(text), err);
+    free(text); /* from jansson */
+    json_decref(record);
+    if (status != TROUPE_OK && !was_there) {
+        (void)rmdir(dir);
+    }
+    return status;
+}
+
+troupe_status
+troupe_rl_run_read(const char *dir, struct json_t **out, troupe_error *err)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/run.json", dir);
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return troupe_fail(err, TROUPE_NOT_FOUND,
+            "%s: there is no run here; give --resume the directory of one", path);
+    }
+    if (st.st_size > RUN_JSON_BYTES_MAX) {
+        return troupe_fail(err, TROUPE_BAD_INPUT, "%s: over 1 MiB; that is no run.json", path);
+    }
+    json_error_t where;
+    json_t *record = json_load_file(path, JSON_REJECT_DUPLICATES, &where);
+    if (record == NULL || !json_is_object(json_object_get(record, "options"))) {
+        json_decref(record);
+        return troupe_fail(err, TROUPE_BAD_INPUT, "%s line %d: %s; it cannot be resumed", path,
+            record == NULL ? where.line : 1,
+            record == NULL ? where.text : "\"options\" is missing");
+    }
+    *out = record;
+    return TROUPE_OK;
+}
