@@ -184,9 +184,6 @@ apply_lags(troupe_options *o, troupe_error *err)
 static troupe_status
 check_needed(troupe_options *o, troupe_error *err)
 {
-    if (troupe_options_is_set(o, "resume")) {
-        return troupe_options_default(o, "out", troupe_options_text(o, "resume"), err);
-    }
     static const char *const needed[] = {"model", "prompts"};
     for (size_t i = 0; i < 2; i++) {
         if (!troupe_options_is_set(o, needed[i])) {
@@ -205,9 +202,22 @@ check_needed(troupe_options *o, troupe_error *err)
         return troupe_fail(err, TROUPE_BAD_INPUT,
             "no reward: give --reward exact|number|countdown|regex, or --reward-cmd PROGRAM");
     }
+    if (troupe_options_is_set(o, "resume")) {
+        return TROUPE_OK; /* --out is the resumed directory already */
+    }
     char out[128];
     snprintf(out, sizeof out, "run-%s", troupe_options_text(o, "task"));
     return troupe_options_default(o, "out", strcmp(out, "run-none") == 0 ? "run" : out, err);
+}
+
+troupe_status
+grpo_settings_finish(troupe_options *o, troupe_error *err)
+{
+    troupe_status status = apply_task(o, err);
+    if (status == TROUPE_OK) {
+        status = apply_lags(o, err);
+    }
+    return status == TROUPE_OK ? check_needed(o, err) : status;
 }
 
 troupe_status
@@ -218,14 +228,10 @@ grpo_settings_parse(int argc, char **argv, troupe_options **out, troupe_error *e
     if (status != TROUPE_OK) {
         return status;
     }
-    if (!troupe_options_wants_help(o)) {
-        status = apply_task(o, err);
-        if (status == TROUPE_OK) {
-            status = apply_lags(o, err);
-        }
-        if (status == TROUPE_OK) {
-            status = check_needed(o, err);
-        }
+    if (!troupe_options_is_set(o, "resume")) {
+        status = grpo_settings_finish(o, err);
+    } else {
+        status = troupe_options_default(o, "out", troupe_options_text(o, "resume"), err);
     }
     if (status != TROUPE_OK) {
         troupe_options_free(o);

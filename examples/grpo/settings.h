@@ -7,8 +7,12 @@
 
 extern const troupe_options_spec grpo_spec;
 
-/* Parses the command line and fills in what one option says about another: --task chooses model, prompts, reward and
+/* Fills in what one option says about another, and checks them together: --task chooses model, prompts, reward and
  * hyper-parameters, --mode sync chooses the lags, --max-lag alone chooses --mean-lag. BAD_INPUT names the option. */
+troupe_status grpo_settings_finish(troupe_options *options, troupe_error *err) TROUPE_MUST_USE;
+
+/* Parses the command line and finishes it; with --resume the caller first adds the recorded options as defaults and
+ * then calls grpo_settings_finish itself. */
 troupe_status grpo_settings_parse(
     int argc, char **argv, troupe_options **out, troupe_error *err) TROUPE_MUST_USE;
 

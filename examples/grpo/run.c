@@ -1,0 +1,185 @@
+/* See run.h. */
+#include "run.h"
+
+#include "settings.h"
+
+#include <troupe/ext/ledger.h>
+#include <troupe/model.h>
+#include <troupe/rl_run.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool
+grpo_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            troupe_options_help(&grpo_spec, stdout);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The options of the run that is resumed are the defaults of this one. */
+static troupe_status
+inherit(troupe_options *o, const json_t *recorded, troupe_error *err)
+{
+    static const char *const own[] = {"resume", "out", "graph", "time-limit"};
+    troupe_status status = TROUPE_OK;
+    for (const troupe_option *option = grpo_spec.options;
+         option->name != NULL && status == TROUPE_OK; option++) {
+        const json_t *value = json_object_get(recorded, option->name);
+        bool skip = value == NULL || json_is_null(value);
+        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+            skip = skip || strcmp(own[i], option->name) == 0;
+        }
+        char text[4096];
+        if (skip) {
+            continue;
+        }
+        if (json_is_string(value)) {
+            snprintf(text, sizeof text, "%s", json_string_value(value));
+        } else if (json_is_boolean(value)) {
+            snprintf(text, sizeof text, "%s", json_is_true(value) ? "yes" : "no");
+        } else if (option->kind == TROUPE_OPTION_LIMIT && json_integer_value(value) < 0) {
+            snprintf(text, sizeof text, "none");
+        } else if (json_is_integer(value)) {
+            snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+        } else {
+            snprintf(text, sizeof text, "%.17g", json_number_value(value));
+        }
+        status = troupe_options_default(o, option->name, text, err);
+    }
+    return status;
+}
+
+static troupe_status
+find_checkpoint(const char *dir, json_t *config, troupe_error *err)
+{
+    char path[4096];
+    int64_t step = 0;
+    troupe_status status = troupe_checkpoint_latest(dir, path, sizeof path, &step, err);
+    if (status == TROUPE_NOT_FOUND) {
+        json_object_set_new(
+            config, "checkpoint", json_null()); /* ended before its first: from step 0 */
+        return TROUPE_OK;
+    }
+    if (status == TROUPE_OK) {
+        json_object_set_new(config, "checkpoint", json_string(path));
+    }
+    return status;
+}
+
+static char *
+stream_config(const grpo_run *run, const json_t *config)
+{
+    const troupe_options *o = run->options;
+    const char *checkpoint = json_string_value(json_object_get(config, "checkpoint"));
+    char journal[4200], ledger[4200];
+    const char *digest = json_string_value(json_object_get(config, "data-digest"));
+    snprintf(journal, sizeof journal, "%s/journal", troupe_options_text(o, "out"));
+    snprintf(ledger, sizeof ledger, "%s/ledger.json", checkpoint != NULL ? checkpoint : "");
+    double reward_s = troupe_options_real(o, "reward-timeout");
+    json_t *c = json_pack("{s:s, s:I, s:I, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s}", "journal",
+        journal, "seed", (json_int_t)troupe_options_int(o, "seed"), "rows",
+        json_integer_value(json_object_get(config, "rows")), "data_digest", digest,
+        "groups_per_step", (json_int_t)troupe_options_int(o, "batch"), "group_size",
+        (json_int_t)troupe_options_int(o, "group-size"), "lease_s", 600.0, "stage_s",
+        reward_s * 3 + 60, "stage_tries", (json_int_t)troupe_options_int(o, "reward-tries"),
+        "lease_attempts", (json_int_t)5, "retained_steps",
+        (json_int_t)(troupe_options_int(o, "checkpoint-every") > 0
+                         ? troupe_options_int(o, "checkpoint-every") * 2 + 2
+                         : troupe_options_int(o, "steps") + 2),
+        "filter", troupe_options_text(o, "filter"));
+    json_object_set_new(c, "ledger", checkpoint != NULL ? json_string(ledger) : json_null());
+    json_object_set_new(c, "resume", json_boolean(troupe_options_is_set(o, "resume")));
+    char *text = json_dumps(c, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(c);
+    return text;
+}
+
+static void
+fill(grpo_run *run)
+{
+    const troupe_options *o = run->options;
+    run->rollouts = (int)troupe_options_int(o, "rollouts");
+    run->rewards = (int)troupe_options_int(o, "rewards");
+    run->reference = troupe_options_real(o, "kl-coef") > 0;
+    run->mean_lag = troupe_options_real(o, "mean-lag");
+    run->window = troupe_options_real(o, "window");
+    int64_t max_lag = troupe_options_int(o, "max-lag");
+    run->max_lag = max_lag < 0 ? TROUPE_NO_BOUND : (int)max_lag;
+    run->order = troupe_options_text(o, "order");
+    run->bound = troupe_options_text(o, "bound");
+    run->update = strcmp(troupe_options_text(o, "update"), "between-sequences") == 0
+                      ? TROUPE_BETWEEN_SEQUENCES
+                      : TROUPE_IN_FLIGHT;
+}
+
+/* Options, then those of a resumed run below them, then the checks again. */
+static troupe_status
+parse(grpo_run *run, int argc, char **argv, troupe_error *err)
+{
+    troupe_status status = grpo_settings_parse(argc, argv, &run->options, err);
+    if (status != TROUPE_OK || !troupe_options_is_set(run->options, "resume")) {
+        return status;
+    }
+    json_t *recorded = NULL;
+    status = troupe_rl_run_read(troupe_options_text(run->options, "resume"), &recorded, err);
+    if (status == TROUPE_OK) {
+        status = inherit(run->options, json_object_get(recorded, "options"), err);
+    }
+    json_decref(recorded);
+    return status == TROUPE_OK ? grpo_settings_finish(run->options, err) : status;
+}
+
+troupe_status
+grpo_run_open(grpo_run *run, int argc, char **argv, troupe_error *err)
+{
+    *run = (grpo_run){0};
+    troupe_status status = parse(run, argc, argv, err);
+    if (status != TROUPE_OK) {
+        grpo_run_close(run);
+        return status;
+    }
+    fill(run);
+    char *text = grpo_settings_json(run->options);
+    json_t *config = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    free(text);
+    const char *out = troupe_options_text(run->options, "out");
+    json_object_set_new(config, "run", json_string(out));
+    json_object_set_new(config, "stream", json_string("samples"));
+    json_object_set_new(config, "stages",
+        run->reference ? json_pack("[s, s]", "reward", "reference") : json_pack("[s]", "reward"));
+    status = troupe_rl_run_check(config, err);
+    bool resume = troupe_options_is_set(run->options, "resume");
+    if (status == TROUPE_OK && resume) {
+        status = find_checkpoint(out, config, err);
+    }
+    if (status == TROUPE_OK && !resume && !troupe_options_is_set(run->options, "graph")) {
+        status = troupe_rl_run_create(out, argc, argv, config, err);
+    }
+    if (status == TROUPE_OK) {
+        run->role_config = json_dumps(config, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        run->stream_config = stream_config(run, config);
+    }
+    json_decref(config);
+    if (status != TROUPE_OK) {
+        grpo_run_close(run);
+    }
+    return status;
+}
+
+void
+grpo_run_close(grpo_run *run)
+{
+    free(run->role_config); /* both from jansson */
+    free(run->stream_config);
+    troupe_options_free(run->options);
+    *run = (grpo_run){0};
+}
