@@ -14,5 +14,6 @@ troupe_library(troupe_runtime
     store/store.c store/sample_seal.c store/sample_read.c
     node/graph.c node/check.c node/draw.c node/plan.c node/agent.c node/controller.c node/run.c
     node/main.c
+    sim/events.c sim/link.c sim/sys.c sim/faults.c sim/world.c
   LIBS PkgConfig::JANSSON PkgConfig::XXHASH ${TROUPE_MSGPACK_LIB} Threads::Threads m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)

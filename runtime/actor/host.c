@@ -103,7 +103,7 @@ tr_host_new(const tr_host_options *options, tr_host **out, troupe_error *err)
     host->open.last_call = (uint64_t)options->epoch << 40;
     host->refs = tr_zalloc(tr_directory_places(options->directory), sizeof *host->refs);
     host->subscriber.changed = options->changed != NULL ? options->changed : wake;
-    host->subscriber.self = options->changed != NULL ? options->events.self : host;
+    host->subscriber.self = options->changed != NULL ? options->changed_self : host;
     tr_directory_subscribe(options->directory, &host->subscriber);
     *out = host;
     return TROUPE_OK;

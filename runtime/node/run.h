@@ -2,8 +2,8 @@
  * files of this folder.
  *
  *   plan.c        from the graph to actors, loops and the directory
- *   agent.c       one actor on each loop: makes actors, starts, stops and ends the loop, lists waits
- *   controller.c  the actor "node" on the main thread: takes the run from its first spawn to its end
+ *   agent.c       one actor on each loop: makes actors, starts, stops, ends the loop, lists waits
+ *   controller.c  the actor "node" on the main thread: takes the run from first spawn to end
  *   run.c         threads, the main thread, the result */
 #ifndef TR_NODE_RUN_H
 #define TR_NODE_RUN_H

@@ -66,8 +66,10 @@ typedef struct tr_host_options {
     size_t bytes_max;   /* of the inbox; 0 is the link's default */
     uint32_t calls_max; /* that may be open at once; 0: 65535, which is the most */
     bool fresh_clock;   /* read the clock after every piece of work, not once a round */
-    void (*changed)(
-        void *self); /* the directory has changed: step soon. NULL: the link's wake. Any thread */
+    /* Tells that the directory has changed, so that the host is stepped soon; any thread, under the
+     * directory's lock. NULL: the link's wake. */
+    void (*changed)(void *self);
+    void *changed_self;
     tr_host_events events;
 } tr_host_options;
 
