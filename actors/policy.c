@@ -580,8 +580,8 @@ static bool
 policy_stop(troupe_ctx *ctx)
 {
     tr_policy *p = troupe_state(ctx);
-    if (p->phase == TR_POLICY_DONE) {
-        return true;
+    if (p->phase == TR_POLICY_DONE || p->begun_ns == 0) {
+        return true; /* begun_ns 0: another actor failed before this one was started */
     }
     p->asked_to_stop = true;
     begin_end(ctx, p);

@@ -213,7 +213,8 @@ check_needed(troupe_options *o, troupe_error *err)
 troupe_status
 grpo_settings_finish(troupe_options *o, troupe_error *err)
 {
-    troupe_status status = apply_task(o, err);
+    /* A resumed run has its task's values on record. */
+    troupe_status status = troupe_options_is_set(o, "resume") ? TROUPE_OK : apply_task(o, err);
     if (status == TROUPE_OK) {
         status = apply_lags(o, err);
     }
