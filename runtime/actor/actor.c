@@ -148,6 +148,21 @@ find_method(const troupe_class *type, uint32_t id)
     return NULL;
 }
 
+/* The method has returned without an answer: because it ended its actor, because an argument was
+ * bad, or by mistake. */
+static void
+answer_forgotten(troupe_ctx *ctx, struct troupe_msg *call)
+{
+    if (ctx->ending) {
+        (void)tr_answer_text(
+            call, ctx->end_status == TROUPE_STOPPED ? TROUPE_STOPPED : TROUPE_DIED, ctx->end_text);
+    } else if (call->bad != NULL) {
+        (void)tr_answer_text(call, TROUPE_BAD_INPUT, call->bad);
+    } else {
+        (void)tr_answer_text(call, TROUPE_FAILED, "the method returned without an answer");
+    }
+}
+
 static void
 run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call)
 {
@@ -159,8 +174,7 @@ run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call
     if ((call->state & TR_MSG_ANSWERED) != 0) {
         tr_msg_free(call);
     } else if ((call->state & TR_MSG_KEPT) == 0) {
-        (void)tr_answer_text(call, call->bad != NULL ? TROUPE_BAD_INPUT : TROUPE_FAILED,
-            call->bad != NULL ? call->bad : "the method returned without an answer");
+        answer_forgotten(ctx, call);
     }
 }
 

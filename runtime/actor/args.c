@@ -14,7 +14,7 @@ enum {
     DEPTH_MAX = 6
 };
 
-/* Lends the args' memory to a tr_buf and counts one value. False when the args are bad: then
+/* Lends the args' memory to a tr_buf; a value at the top is counted. False when the args are bad: then
  * nothing is written. */
 static bool
 begin(troupe_args *args, tr_buf *buf, size_t bytes)
@@ -32,22 +32,27 @@ begin(troupe_args *args, tr_buf *buf, size_t bytes)
     if (args->depth == 0) {
         args->bad = args->count == UINT16_MAX;
         args->count++;
-    } else {
-        args->open[args->depth - 1]--;
-        while (args->depth > 0 && args->open[args->depth - 1] == 0) {
-            args->depth--;
-        }
     }
     *buf = (tr_buf){.data = args->data, .size = args->size, .capacity = args->capacity};
     return !args->bad;
 }
 
 static void
-end(troupe_args *args, const tr_buf *buf)
+give_back(troupe_args *args, const tr_buf *buf)
 {
     args->data = buf->data;
     args->size = buf->size;
     args->capacity = buf->capacity;
+}
+
+/* One value is whole; so, perhaps, are the arrays of which it was the last. */
+static void
+end(troupe_args *args, const tr_buf *buf)
+{
+    give_back(args, buf);
+    while (args->depth > 0 && --args->open[args->depth - 1] == 0) {
+        args->depth--;
+    }
 }
 
 void
@@ -135,10 +140,11 @@ troupe_args_array(troupe_args *args, uint32_t count)
         return;
     }
     tr_write_array(&buf, count);
-    end(args, &buf);
     if (count == 0) {
+        end(args, &buf);
         return;
     }
+    give_back(args, &buf);
     if (args->depth == DEPTH_MAX) {
         args->bad = true;
         return;

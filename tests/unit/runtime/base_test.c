@@ -189,7 +189,8 @@ every_bf16_survives_the_way_through_float(void **state)
     }
 }
 
-/* For each pair of neighbours: the middle goes to the even one, a little to either side to the nearer. */
+/* For each pair of neighbours: the middle goes to the even one, a little to either side to the
+ * nearer. */
 static void
 bf16_rounds_to_nearest_even_between_all_neighbours(void **state)
 {

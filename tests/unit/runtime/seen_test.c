@@ -53,8 +53,8 @@ another_source_or_incarnation_is_another_call(void **state)
     tr_seen_fini(&seen);
 }
 
-/* The oldest open call holds the window: however many later ones pass, it is known, and a first arrival is
- * not refused. */
+/* The oldest open call holds the window: however many later ones pass, it is known, and a first
+ * arrival is not refused. */
 static void
 what_may_come_again_is_never_forgotten(void **state)
 {

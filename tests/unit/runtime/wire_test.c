@@ -235,8 +235,8 @@ a_failure_sticks_and_outputs_stay_zero(void **state)
     assert_int_equal(tr_reader_items(&reader), 0);
 }
 
-/* Every prefix of a good message ends in a clean failure, never in a read beyond it (the address sanitizer
- * watches: each prefix is a block of exactly its size). */
+/* Every prefix of a good message ends in a clean failure, never in a read beyond it (the address
+ * sanitizer watches: each prefix is a block of exactly its size). */
 static void
 every_cut_of_a_message_fails_cleanly(void **state)
 {
