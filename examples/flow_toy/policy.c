@@ -234,6 +234,12 @@ published(troupe_ctx *ctx, troupe_answer *answer, void *user)
         pause_then(ctx, p, publish);
     } else if (agreed(ctx, TROUPE_METHOD_PUBLISH, answer)) {
         p->version = p->next_version++;
+        troupe_error err = {0};
+        troupe_status status = p->step > 0 ? policy_write_metrics(p, &err) : TROUPE_OK;
+        if (status != TROUPE_OK) {
+            troupe_exit(ctx, status, "%s", err.text);
+            return;
+        }
         next(ctx, p);
     }
 }
@@ -266,23 +272,37 @@ publish(troupe_ctx *ctx, void *user)
     ask(ctx, p, TROUPE_METHOD_PUBLISH, &args, published);
 }
 
+/* Value 0 of an answer: the ledger, in the order of troupe_counters. */
+static bool
+read_counters(troupe_answer *answer, troupe_counters *c)
+{
+    uint64_t *into[] = {&c->dispatched, &c->trained, &c->filtered, &c->stale, &c->failed,
+        &c->queued, &c->in_flight};
+    tr_reader in;
+    uint32_t count = 0;
+    bool ok =
+        troupe_arg_reader(answer, 0, &in) && tr_read_array(&in, &count) && count == TR_COUNT(into);
+    for (size_t i = 0; ok && i < TR_COUNT(into); i++) {
+        ok = tr_read_u64(&in, into[i]);
+    }
+    return ok;
+}
+
 static void
 committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     policy *p = user;
-    troupe_error err = {.text = "the answer does not parse"};
     if (!agreed(ctx, TROUPE_METHOD_COMMIT, answer)) {
         return;
     }
-    p->step++;
     tr_free(p->ledger);
     p->ledger = tr_strdup(troupe_arg_str(answer, 1));
-    troupe_status status = policy_write_metrics(p, &err);
-    close_batch(p);
-    if (status != TROUPE_OK || !troupe_args_ok(answer)) {
-        troupe_exit(ctx, TROUPE_FAILED, "commit: %s", err.text);
+    if (!read_counters(answer, &p->counters) || !troupe_args_ok(answer)) {
+        troupe_exit(ctx, TROUPE_CORRUPT, "commit: the answer does not parse");
         return;
     }
+    p->step++;
+    close_batch(p);
     publish(ctx, p);
 }
 
@@ -354,6 +374,7 @@ finished(troupe_ctx *ctx, troupe_answer *answer, void *user)
     policy *p = user;
     if (agreed(ctx, TROUPE_METHOD_FINISH, answer)) {
         p->done = true;
+        (void)read_counters(answer, &p->counters);
         policy_print_summary(p);
         if (p->stopping) {
             troupe_stopped(ctx);

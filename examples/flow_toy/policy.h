@@ -36,7 +36,8 @@ typedef struct policy {
     group *groups;   /* [groups], `count` of them granted now */
     member *members; /* [groups][group_size] */
     int count;
-    char *ledger;   /* JSON, as of the last commit */
+    char *ledger; /* JSON, as of the last commit, like the counters */
+    troupe_counters counters;
     int trained;    /* of them */
     double reward;  /* mean of what was trained last */
     troupe_lag lag; /* likewise */
@@ -46,7 +47,7 @@ typedef struct policy {
     int64_t samples_bytes;
     toy_sums sums; /* of the whole run, as what follows */
     troupe_lag lags;
-    double reward_first, reward_last;
+    double reward_first;
     int64_t step_90; /* first step with 90 % of the possible gain, 0 none yet */
 } policy;
 
@@ -61,7 +62,7 @@ troupe_status policy_open_records(policy *p, troupe_error *err) TROUPE_MUST_USE;
 void policy_close_records(policy *p);
 /* samples.jsonl: one line for each member of the batch. */
 troupe_status policy_write_samples(policy *p, troupe_error *err) TROUPE_MUST_USE;
-/* metrics.jsonl: one line for the step just committed; prints one line of ten. */
+/* metrics.jsonl: one line for the step just published; every tenth is printed. */
 troupe_status policy_write_metrics(policy *p, troupe_error *err) TROUPE_MUST_USE;
 /* checkpoint-STEP: policy.json, ledger.json, and last manifest.json, whose digest is *digest. */
 troupe_status policy_save(policy *p, uint64_t *digest, troupe_error *err) TROUPE_MUST_USE;

@@ -199,27 +199,51 @@ note_progress(policy *p)
     if (p->step_90 == 0 && p->reward >= p->reward_first + 0.9 * (-FLOW_TAU2 - p->reward_first)) {
         p->step_90 = p->step;
     }
-    p->reward_last = p->reward;
     troupe_lag_add(&p->lags, &p->lag);
+}
+
+/* A number, null when it is not known. */
+static void
+put_real(const policy *p, const char *name, bool known, double value)
+{
+    if (known) {
+        (void)fprintf(p->metrics, ",\"%s\":%.9g", name, value);
+    } else {
+        (void)fprintf(p->metrics, ",\"%s\":null", name);
+    }
+}
+
+static void
+put_counters(FILE *file, const troupe_counters *c)
+{
+    const char *const names[] = {
+        "dispatched", "trained", "filtered", "stale", "failed", "queued", "in_flight"};
+    const uint64_t values[] = {
+        c->dispatched, c->trained, c->filtered, c->stale, c->failed, c->queued, c->in_flight};
+    for (size_t i = 0; i < TR_COUNT(names); i++) {
+        (void)fprintf(file, ",\"%s\":%" PRIu64, names[i], values[i]);
+    }
 }
 
 troupe_status
 policy_write_metrics(policy *p, troupe_error *err)
 {
-    if (p->trained > 0) {
+    bool any = p->trained > 0;
+    if (any) {
         note_progress(p);
     }
-    double lag = (double)p->lag.unit_sum / (double)TR_MAX(p->lag.units, 1);
-    (void)fprintf(p->metrics,
-        "{\"step\":%" PRId64 ",\"version\":%" PRIu64 ",\"trained_groups\":%d,"
-        "\"reward_mean\":%.9g,\"distance\":%.9g,\"lag_head_max\":%" PRIu64
-        ",\"lag_token_mean\":%.9g,\"ratios\":%" PRIu64 ",\"clipped\":%" PRIu64
-        ",\"mismatch_max\":%.9g}\n",
-        p->step, p->version, p->trained, p->reward_last, distance(p), p->lag.head, lag,
-        p->sums.ratios, p->sums.clipped, p->sums.mismatch);
-    if (p->step % 10 == 0) {
+    const troupe_lag *lag = &p->lag;
+    (void)fprintf(p->metrics, "{\"step\":%" PRId64 ",\"version\":%" PRIu64, p->step, p->version);
+    put_real(p, "reward_mean", any, p->reward);
+    put_real(p, "distance", true, distance(p));
+    put_real(p, "lag_head_max", any, (double)lag->head);
+    put_real(p, "lag_tail_max", any, (double)lag->tail);
+    put_real(p, "lag_token_mean", any, any ? (double)lag->unit_sum / (double)lag->units : 0);
+    put_counters(p->metrics, &p->counters);
+    (void)fprintf(p->metrics, "}\n");
+    if (p->step % 10 == 0 && any) {
         printf("step %" PRId64 "/%d  reward %.3f  distance %.3f  lag %" PRIu64 "\n", p->step,
-            p->config.steps, p->reward_last, distance(p), p->lag.head);
+            p->config.steps, p->reward, distance(p), lag->head);
         (void)fflush(stdout);
     }
     return flush(p, p->metrics, "metrics.jsonl", err);
@@ -232,7 +256,7 @@ policy_print_summary(const policy *p)
     printf("%s: %" PRId64 " of %d steps, version %" PRIu64 "\n",
         p->step < p->config.steps ? "stopped" : "done", p->step, p->config.steps, p->version);
     printf("  reward: %.3f at the start, %.3f at the end; 90 %% of the gain ", p->reward_first,
-        p->reward_last);
+        p->reward);
     if (p->step_90 > 0) {
         printf("at step %" PRId64 "\n", p->step_90);
     } else {
@@ -243,6 +267,10 @@ policy_print_summary(const policy *p)
         (double)p->lags.unit_sum / units, p->lags.head, (double)p->sums.clipped / ratios);
     printf("  log-probs computed again at equal weights: %" PRIu64 ", largest difference %g\n",
         p->sums.compared, p->sums.mismatch);
+    const troupe_counters *c = &p->counters;
+    printf("  groups: %" PRIu64 " dispatched = %" PRIu64 " trained + %" PRIu64 " stale + %" PRIu64
+           " failed + %" PRIu64 " filtered\n",
+        c->dispatched, c->trained, c->stale, c->failed, c->filtered);
     (void)fflush(stdout);
 }
 
