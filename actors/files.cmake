@@ -7,3 +7,9 @@ troupe_library(troupe_roles
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include
   LIBS troupe_lm troupe_lm_text troupe_reward troupe_rl troupe_stream troupe_runtime PkgConfig::JANSSON m)
 target_compile_definitions(troupe_roles PRIVATE TROUPE_VERSION="${PROJECT_VERSION}")
+
+# The command line: the one place that names all parts.
+troupe_program(troupe
+  SOURCES main.c
+  LIBS troupe_audit troupe_lm_cli troupe_model_info troupe_cli_tokenize troupe_cli)
+target_compile_definitions(troupe PRIVATE TROUPE_VERSION="${PROJECT_VERSION}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the prompts of the shipped tasks, from a seed and nothing else (standard library only).
 
-  add   two numbers of one or two digits; the answer is their sum, last digit first: 37+48= -> 58
+  add   two numbers of two digits; the answer is their sum, last digit first: 37+48= -> 58
   sort  three digits in ascending order: 371> -> 137
 
 Usage: make_prompts.py add|sort DIR [--seed N]     writes DIR/prompts.jsonl and DIR/eval.jsonl (disjoint)
@@ -13,8 +13,8 @@ import random
 
 
 def add_rows():
-    for a in range(100):
-        for b in range(100):
+    for a in range(10, 100):
+        for b in range(10, 100):
             yield {"prompt": f"{a}+{b}=", "answer": str(a + b)[::-1]}
 
 
