@@ -75,22 +75,36 @@ tr_char_to_byte(int32_t code_point)
 
 /* --- normalisation ------------------------------------------------------------------------------- */
 
+/* Where `what` begins at or behind `at`, or `size`. Characters are few bytes, so looking for the first byte is as
+ * good as a cleverer search. */
+static size_t
+find_text(const char *text, size_t size, size_t at, const struct tr_step_text *what)
+{
+    while (at < size && size - at >= what->size) {
+        const char *found = memchr(text + at, what->data[0], size - at - what->size + 1);
+        if (found == NULL) {
+            break;
+        }
+        if (memcmp(found, what->data, what->size) == 0) {
+            return (size_t)(found - text);
+        }
+        at = (size_t)(found - text) + 1;
+    }
+    return size;
+}
+
 void
 tr_replace_append(tr_buf *out, const char *text, size_t size, const struct tr_step_text *from,
     const struct tr_step_text *to)
 {
-    size_t copied = 0;
-    const char *at = text;
-    while (copied < size) {
-        at = memmem(text + copied, size - copied, from->data, from->size);
-        if (at == NULL) {
-            break;
+    for (size_t at = 0; at < size;) {
+        size_t found = find_text(text, size, at, from);
+        tr_buf_append(out, text + at, found - at);
+        if (found < size) {
+            tr_buf_append(out, to->data, to->size);
         }
-        tr_buf_append(out, text + copied, (size_t)(at - text) - copied);
-        tr_buf_append(out, to->data, to->size);
-        copied = (size_t)(at - text) + from->size;
+        at = found < size ? found + from->size : size;
     }
-    tr_buf_append(out, text + copied, size - copied);
 }
 
 static void
@@ -190,13 +204,7 @@ split_metaspace(struct encoding *e, size_t step, struct piece p)
     const char *text = mapped->data;
     size_t size = mapped->size;
     for (size_t at = 0; at < size;) {
-        size_t end = size;
-        const char *mark = NULL;
-        size_t from = TR_MIN(size, at + 1);
-        if (s->splits) {
-            mark = memmem(text + from, size - from, s->mark.data, s->mark.size);
-        }
-        end = mark == NULL ? size : (size_t)(mark - text);
+        size_t end = s->splits ? find_text(text, size, at + 1, &s->mark) : size;
         split(e, step + 1, (struct piece){text + at, end - at, p.first && at == 0});
         at = end;
     }
