@@ -241,10 +241,33 @@ troupe_sample_digest(const troupe_sample *sample)
     return sample->header->digest;
 }
 
+/* What lies between the parts is zero, so that no byte of the object may change unseen. */
+static bool
+gaps_are_zero(const troupe_sample *sample)
+{
+    const uint8_t *base = (const uint8_t *)sample->header;
+    uint64_t at = sizeof *sample->header + sample->header->tensor_count * sizeof *sample->tensors +
+                  sample->header->span_count * sizeof *sample->spans;
+    for (uint32_t i = 0; i <= sample->header->tensor_count; i++) {
+        bool last = i == sample->header->tensor_count;
+        uint64_t end = last ? sample->header->size : sample->tensors[i].offset;
+        for (; at < end; at++) {
+            if (base[at] != 0) {
+                return false;
+            }
+        }
+        at = last ? end : end + sample->tensors[i].bytes;
+    }
+    return true;
+}
+
 troupe_status
 troupe_sample_verify(const troupe_sample *sample, uint64_t expected, troupe_error *err)
 {
     uint64_t digest = tr_sample_digest(sample->header, sample->tensors, sample->spans);
+    if (!gaps_are_zero(sample)) {
+        return troupe_fail(err, TROUPE_CORRUPT, "sample: bytes between its tensors were changed");
+    }
     if (digest != sample->header->digest || digest != expected) {
         return troupe_fail(err, TROUPE_CORRUPT,
             "sample: its bytes have digest %016llx, it was sealed with %016llx, %016llx was "
