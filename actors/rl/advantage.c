@@ -39,7 +39,7 @@ troupe_rl_advantages(const troupe_rl_options *options, const double *rewards, in
         const bool baseline = options->advantage != TROUPE_ADV_REWARD;
         zero_variance += group.equal && group_size > 1 ? 1 : 0;
         for (size_t i = first; i < first + (size_t)group_size; i++) {
-            const double centred = group.equal ? 0 : rewards[i] - group.mean;
+            const double centred = rewards[i] - group.mean; /* exactly 0 when all are equal */
             advantage[i] = (float)(baseline ? scale * centred : rewards[i]);
         }
     }

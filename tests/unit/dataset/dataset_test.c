@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the headers above first. */
+#include "row.h"
+
 #include <troupe/dataset.h>
 #include <troupe/ext/base.h>
 #include <troupe/ext/sys.h>
@@ -257,6 +259,51 @@ a_line_over_the_limit_is_bad_and_never_held(void **state)
 }
 
 static void
+the_rest_of_a_long_line_is_no_line_of_its_own(void **state)
+{
+    (void)state;
+    /* A file is read in pieces of 64 KiB; the last piece of this line would be a good row. */
+    char path[] = "/tmp/troupe-dataset-XXXXXX";
+    const int fd = mkstemp(path);
+    FILE *file = fdopen(fd, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 2 * 65536; i++) {
+        (void)fputc('x', file);
+    }
+    (void)fputs("{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n", file);
+    assert_int_equal(fclose(file), 0);
+    const troupe_dataset_options options = {
+        .size = sizeof options, .line_bytes_max = 20, .skip_bad = true};
+    troupe_dataset *d = NULL;
+    troupe_error err = {0};
+    assert_int_equal(troupe_dataset_load(&d, path, &options, &err), TROUPE_OK);
+    assert_int_equal(troupe_dataset_skipped(d), 1);
+    assert_int_equal(troupe_dataset_count(d), 1);
+    assert_string_equal(troupe_dataset_row(d, 0).prompt, "b");
+    troupe_dataset_free(d);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void
+a_bad_line_leaves_no_text_behind(void **state)
+{
+    (void)state;
+    tr_buf text = {0};
+    tr_row row = {.line = 5};
+    char why[256];
+    static const char good[] = "{\"prompt\":\"abc\"}";
+    static const char bad[] = "{\"prompt\":\"a long prompt\",\"answer\":[]}";
+    assert_true(tr_row_parse(&row, &text, good, sizeof good - 1, why));
+    assert_int_equal(text.size, 4);
+    const tr_row before = row;
+    assert_false(tr_row_parse(&row, &text, bad, sizeof bad - 1, why));
+    assert_int_equal(text.size, 4);
+    assert_memory_equal(&row, &before, sizeof row);
+    assert_string_equal(why, "\"answer\" must be a string or a number");
+    tr_buf_fini(&text);
+}
+
+static void
 more_rows_than_allowed_are_an_error_not_a_cut(void **state)
 {
     (void)state;
@@ -373,6 +420,8 @@ main(void)
         cmocka_unit_test(skip_bad_counts_and_goes_on),
         cmocka_unit_test(an_empty_file_is_an_error),
         cmocka_unit_test(a_line_over_the_limit_is_bad_and_never_held),
+        cmocka_unit_test(the_rest_of_a_long_line_is_no_line_of_its_own),
+        cmocka_unit_test(a_bad_line_leaves_no_text_behind),
         cmocka_unit_test(more_rows_than_allowed_are_an_error_not_a_cut),
         cmocka_unit_test(the_digest_changes_with_content_and_order_and_with_nothing_else),
         cmocka_unit_test(a_file_is_read_like_memory_and_says_why_it_cannot_be),
