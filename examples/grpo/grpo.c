@@ -1,5 +1,5 @@
-/* Asynchronous GRPO post-training of a language model: the actor graph, and nothing else. The roles are stock classes of
- * the library; settings.c has the options, run.c the run directory. */
+/* Asynchronous GRPO post-training of a language model: the actor graph, and nothing else. The roles
+ * are stock classes of the library; settings.c has the options, run.c the run directory. */
 #include "run.h"
 #include "settings.h"
 
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A reward written in C, for the sort task: the share of the answer's characters, its end included, that are right. */
+/* A reward written in C, for the sort task: the share of the answer's characters, its end included,
+ * that are right. */
 static troupe_status
 positions(void *user, const troupe_reward_input *input, double *value, troupe_error *err)
 {

@@ -96,6 +96,7 @@ stream_config(const grpo_run *run, const json_t *config)
                          ? troupe_options_int(o, "checkpoint-every") * 2 + 2
                          : troupe_options_int(o, "steps") + 2),
         "filter", troupe_options_text(o, "filter"));
+    json_object_set_new(c, "steps", json_integer((json_int_t)troupe_options_int(o, "steps")));
     json_object_set_new(c, "ledger", checkpoint != NULL ? json_string(ledger) : json_null());
     json_object_set_new(c, "resume", json_boolean(troupe_options_is_set(o, "resume")));
     char *text = json_dumps(c, JSON_COMPACT | JSON_REAL_PRECISION(17));

@@ -1,5 +1,5 @@
-/* From the options to a run: inputs are checked before anything starts, the run directory is made or found again, and
- * the configurations of the roles and of the stream are written as JSON. */
+/* From the options to a run: inputs are checked before anything starts, the run directory is made
+ * or found again, and the configurations of the roles and of the stream are written as JSON. */
 #ifndef GRPO_RUN_H
 #define GRPO_RUN_H
 

@@ -194,6 +194,7 @@ get_program_part(struct reading *r, struct tr_coordinator_config *c)
     o->lease_attempts = (uint32_t)get_u64(r, "lease_attempts", LEASE_ATTEMPTS, 1u << 20);
     o->stage_tries = (uint32_t)get_u64(r, "stage_tries", STAGE_TRIES, 1u << 20);
     o->retained_steps = (uint32_t)get_u64(r, "retained_steps", RETAINED_STEPS, 1u << 24);
+    o->steps = get_u64(r, "steps", 0, INT64_MAX);
     c->worker_capacity = get_u64(r, "worker_capacity", WORKER_CAPACITY, 1u << 20);
     c->update_ns = get_seconds(r, "update_s", UPDATE_S);
     c->sink_ns = get_seconds(r, "sink_s", SINK_S);
@@ -205,8 +206,9 @@ get_program_part(struct reading *r, struct tr_coordinator_config *c)
     if (!c->filter_zero_variance && strcmp(filter, "none") != 0) {
         refuse(r, "filter", "must be none or zero-variance");
     }
-    if (c->filter_zero_variance && o->stages == 0) {
-        refuse(r, "filter", "needs a stage whose values it can compare");
+    if (c->filter_zero_variance && (o->stages == 0 || o->group_size == 1)) {
+        refuse(r, "filter",
+            "zero-variance needs a stage whose values it can compare, and groups of two or more");
     }
 }
 

@@ -46,6 +46,21 @@ share_of(const troupe_stream *s)
     return members > UINT32_MAX ? UINT32_MAX : (uint32_t)members;
 }
 
+/* How many groups that count may have been dispatched for a source with these weights to get another:
+ * what admission says, and never more than the run can still train. */
+static uint64_t
+admission_limit(const troupe_stream *s, const struct tr_peer *source)
+{
+    uint64_t limit = troupe_admission_limit(
+        s->opt.mean_lag_milli, steps_of(s, source->applied), s->opt.groups_per_step);
+    uint64_t needed = UINT64_MAX;
+    if (s->opt.steps > 0 &&
+        __builtin_mul_overflow(s->opt.steps, (uint64_t)s->opt.groups_per_step, &needed)) {
+        needed = UINT64_MAX;
+    }
+    return TR_MIN(limit, needed);
+}
+
 /* The least loaded source that may sample `members` of a group with this floor, or NULL. For a group not
  * yet dispatched (`admit`) the source's own version must admit it. */
 static struct tr_peer *
@@ -59,9 +74,7 @@ choose_source(troupe_stream *s, uint32_t members, uint64_t floor, bool admit)
             !has_room(source, members, TR_MIN(source->capacity, share))) {
             continue;
         }
-        if (admit && !troupe_admission_open(
-                         &s->counters, troupe_admission_limit(s->opt.mean_lag_milli,
-                                           steps_of(s, source->applied), s->opt.groups_per_step))) {
+        if (admit && !troupe_admission_open(&s->counters, admission_limit(s, source))) {
             continue;
         }
         if (best == NULL || source->load < best->load) {

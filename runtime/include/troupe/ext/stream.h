@@ -138,6 +138,7 @@ typedef struct troupe_stream_options {
     uint32_t lease_attempts; /* leases a group may use in one epoch before it fails */
     uint32_t stage_tries;    /* times one sample is sent to one stage before its group fails */
     uint32_t retained_steps; /* steps whose samples may wait for a durable point */
+    uint64_t steps;          /* of the whole run: nothing is dispatched beyond them; 0: unknown */
     troupe_filter_fn filter; /* NULL: none */
     void *filter_self;
     troupe_effect_fn effect;
