@@ -1,5 +1,5 @@
-/* The driver of a post-training run: it watches the policy from the main thread, shows a progress line on a terminal or a
- * line a step when piped, keeps the time limit, and prints the summary. */
+/* The driver of a post-training run: it watches the policy from the main thread, shows a progress
+ * line on a terminal or a line a step when piped, keeps the time limit, and prints the summary. */
 #include "role.h"
 
 #include <troupe/roles.h>

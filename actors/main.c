@@ -1,5 +1,5 @@
-/* The `troupe` command: the one place that knows all parts. It finds the sub-command and hands over the rest of the
- * words; each sub-command prints its own help and returns the exit code. */
+/* The `troupe` command: the one place that knows all parts. It finds the sub-command and hands over
+ * the rest of the words; each sub-command prints its own help and returns the exit code. */
 #include "cli/commands.h"
 
 #include <troupe/ext/base.h>

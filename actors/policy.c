@@ -1,10 +1,12 @@
-/* The policy role: the sink of the stream. It takes whole groups, trains, commits, publishes, evaluates and saves. This
- * file is the order of events; each step is a call whose answer starts the next:
+/* The policy role: the sink of the stream. It takes whole groups, trains, commits, publishes,
+ * evaluates and saves. This file is the order of events; each step is a call whose answer starts
+ * the next:
  *
- *   open -> publish -> [ take -> train -> commit -> publish -> evaluate -> record -> save -> ] finish
+ *   open -> publish -> [ take -> train -> commit -> publish -> evaluate -> record -> save -> ]
+ *   finish
  *
- * The only long work, a training step and the decoding of held-out prompts, runs in idle slices, so that the progress
- * of a run can be asked for between them. */
+ * The only long work, a training step and the decoding of held-out prompts, runs in idle slices, so
+ * that the progress of a run can be asked for between them. */
 #include "policy.h"
 
 #include <troupe/ext/protocol.h>
@@ -32,7 +34,8 @@ account(tr_policy *p, uint64_t *into)
     p->mark_ns = now;
 }
 
-/* The role's work is over. A driver that is still there prints the summary; after a signal it is not. */
+/* The role's work is over. A driver that is still there prints the summary; after a signal it is
+ * not. */
 static void
 done(troupe_ctx *ctx, tr_policy *p)
 {
@@ -71,7 +74,9 @@ ask(troupe_ctx *ctx, tr_policy *p, const char *method, troupe_args *args, troupe
     }
 }
 
-/* --- life ------------------------------------------------------------------------------------------------ */
+/* --- life
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 static troupe_status
 read_options(tr_policy *p, troupe_error *err)
@@ -177,7 +182,9 @@ policy_fini(troupe_ctx *ctx)
     json_decref(p->config);
 }
 
-/* --- open ------------------------------------------------------------------------------------------------ */
+/* --- open
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -222,7 +229,8 @@ policy_start(troupe_ctx *ctx)
     ask(ctx, p, TROUPE_METHOD_OPEN, &args, opened);
 }
 
-/* --- publish --------------------------------------------------------------------------------------------- */
+/* --- publish
+ * --------------------------------------------------------------------------------------------- */
 
 static void
 evaluated(troupe_ctx *ctx, tr_policy *p)
@@ -346,7 +354,8 @@ publish(troupe_ctx *ctx, tr_policy *p)
     make_publication(ctx, p);
 }
 
-/* --- take, train, commit ---------------------------------------------------------------------------------- */
+/* --- take, train, commit
+ * ---------------------------------------------------------------------------------- */
 
 static void
 taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -479,7 +488,8 @@ next_step(troupe_ctx *ctx, tr_policy *p)
     ask(ctx, p, TROUPE_METHOD_TAKE, &args, taken);
 }
 
-/* --- save, finish ----------------------------------------------------------------------------------------- */
+/* --- save, finish
+ * ----------------------------------------------------------------------------------------- */
 
 static void
 durable(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -502,8 +512,8 @@ durable(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
 }
 
-/* A checkpoint when one is due, then what comes next. A failed one is no end: the old one is still good and the
- * next is due after as many steps; only the last must succeed. */
+/* A checkpoint when one is due, then what comes next. A failed one is no end: the old one is still
+ * good and the next is due after as many steps; only the last must succeed. */
 static void
 save_if_due(troupe_ctx *ctx, tr_policy *p)
 {
@@ -529,8 +539,8 @@ save_if_due(troupe_ctx *ctx, tr_policy *p)
         troupe_log(ctx, "checkpoint-%lld was not written: %s", (long long)p->step, err.text);
         if (last) {
             p->code = 1;
-            snprintf(
-                p->failure, sizeof p->failure, "the last checkpoint was not written: %.900s", err.text);
+            snprintf(p->failure, sizeof p->failure, "the last checkpoint was not written: %.900s",
+                err.text);
             p->stopping = true;
             finish(ctx, p);
         } else {
@@ -595,7 +605,8 @@ end(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- the rest ---------------------------------------------------------------------------------------------- */
+/* --- the rest
+ * ---------------------------------------------------------------------------------------------- */
 
 static void
 rollout_said(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -608,7 +619,8 @@ rollout_said(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
 }
 
-/* Asks the rollouts how they fare; the answers are for the next line of metrics, nobody waits for them. */
+/* Asks the rollouts how they fare; the answers are for the next line of metrics, nobody waits for
+ * them. */
 static void
 ask_rollouts(troupe_ctx *ctx, tr_policy *p)
 {

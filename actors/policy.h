@@ -1,5 +1,6 @@
-/* The policy role, in parts: policy.c is the order of events, policy_step.c a batch and its step, policy_record.c the
- * lines of metrics.jsonl and samples.jsonl, policy_eval.c the held-out prompts, policy_checkpoint.c what lasts. */
+/* The policy role, in parts: policy.c is the order of events, policy_step.c a batch and its step,
+ * policy_record.c the lines of metrics.jsonl and samples.jsonl, policy_eval.c the held-out prompts,
+ * policy_checkpoint.c what lasts. */
 #ifndef TR_POLICY_H
 #define TR_POLICY_H
 
@@ -134,7 +135,8 @@ void tr_policy_fail(
     troupe_ctx *ctx, tr_policy *p, troupe_status status, const char *what, const char *why);
 
 /* policy_step.c */
-/* Reads the answer of a take into p->batch: opens every sample, verifies digests, tests the bound. */
+/* Reads the answer of a take into p->batch: opens every sample, verifies digests, tests the
+ * bound. */
 troupe_status tr_policy_read_batch(
     troupe_ctx *ctx, tr_policy *p, troupe_answer *answer, troupe_error *err) TROUPE_MUST_USE;
 /* Advantages and one trainer step over the groups whose verdict is "trained". */
@@ -152,7 +154,8 @@ void tr_policy_summary(const tr_policy *p, tr_buf *out);
 /* Answers with what a progress line shows; see policy_record.c for the order. */
 void tr_policy_progress(troupe_ctx *ctx, troupe_call *call);
 
-/* policy_eval.c: greedy decoding of the held-out prompts with p->params, then `done` with p->accuracy set. */
+/* policy_eval.c: greedy decoding of the held-out prompts with p->params, then `done` with
+ * p->accuracy set. */
 troupe_status tr_policy_eval_start(troupe_ctx *ctx, tr_policy *p,
     void (*done)(troupe_ctx *ctx, tr_policy *p), troupe_error *err) TROUPE_MUST_USE;
 /* One slice; true while there is more to decode. */

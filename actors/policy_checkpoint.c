@@ -1,5 +1,5 @@
-/* What of a policy lasts: a checkpoint directory with weights, optimiser, ledger and the state that a resumed run
- * continues from. */
+/* What of a policy lasts: a checkpoint directory with weights, optimiser, ledger and the state that
+ * a resumed run continues from. */
 #include "policy.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-/* Held-out prompts, decoded greedily with the policy's own newest weights and scored by the reward role. Outside of the
- * stream: evaluation is no training, it takes no part in admission and the ledger does not know it. */
+/* Held-out prompts, decoded greedily with the policy's own newest weights and scored by the reward
+ * role. Outside of the stream: evaluation is no training, it takes no part in admission and the
+ * ledger does not know it. */
 #include "policy.h"
 
 #include <troupe/ext/protocol.h>

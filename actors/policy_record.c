@@ -1,5 +1,6 @@
-/* What a run leaves for people and for the auditor: metrics.jsonl, one line a step, samples.jsonl, one line a sample that
- * reached its end, and the numbers of the progress line. Unknown is null; counters are cumulative over resumes. */
+/* What a run leaves for people and for the auditor: metrics.jsonl, one line a step, samples.jsonl,
+ * one line a sample that reached its end, and the numbers of the progress line. Unknown is null;
+ * counters are cumulative over resumes. */
 #include "policy.h"
 
 #include <troupe/ext/wire.h>
@@ -8,7 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- samples.jsonl ----------------------------------------------------------------------------------------------- */
+/* --- samples.jsonl
+ *
+ * ----------------------------------------------------------------------------------------------- */
 
 typedef struct sample_line {
     int64_t step;
@@ -165,7 +168,9 @@ tr_policy_retired(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- metrics.jsonl ------------------------------------------------------------------------------------------------ */
+/* --- metrics.jsonl
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 static double
 resident_bytes(void)
@@ -312,7 +317,8 @@ tr_policy_write_metrics(tr_policy *p, troupe_error *err)
     return status;
 }
 
-/* --- progress ------------------------------------------------------------------------------------------------------ */
+/* --- progress ------------------------------------------------------------------------------------
+ * ------------------ */
 
 /* A number, or a dash while it is unknown. */
 static void
@@ -354,8 +360,8 @@ tr_policy_summary(const tr_policy *p, tr_buf *out)
     tr_buf_puts(out, "\n");
 }
 
-/* Answers: done, code, step, steps, reward, accuracy, loss, kl, entropy, head lag, generated tokens/s, trained tokens/s,
- * phase, failure, and, when done, the summary. */
+/* Answers: done, code, step, steps, reward, accuracy, loss, kl, entropy, head lag, generated
+ * tokens/s, trained tokens/s, phase, failure, and, when done, the summary. */
 void
 tr_policy_progress(troupe_ctx *ctx, troupe_call *call)
 {

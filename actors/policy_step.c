@@ -1,5 +1,6 @@
-/* A batch of the policy: from the answer of a take to one trainer step. Every sample is checked here again, by code that
- * the stream does not share: its digest against what was sealed, its versions against the hard bound. */
+/* A batch of the policy: from the answer of a take to one trainer step. Every sample is checked
+ * here again, by code that the stream does not share: its digest against what was sealed, its
+ * versions against the hard bound. */
 #include "policy.h"
 
 #include <troupe/ext/wire.h>
@@ -7,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* --- reading the grant -------------------------------------------------------------------------------------- */
+/* --- reading the grant
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct grant_reader {
     troupe_ctx *ctx;
@@ -228,9 +230,12 @@ tr_policy_close_batch(tr_policy *p)
     p->batch = (tr_batch){0};
 }
 
-/* --- the step ------------------------------------------------------------------------------------------------- */
+/* --- the step
+ *
+ * ------------------------------------------------------------------------------------------------- */
 
-/* The batch's members that are trained on, group after group, in `samples`; their rewards in `rewards`. */
+/* The batch's members that are trained on, group after group, in `samples`; their rewards in
+ * `rewards`. */
 static int
 collect(tr_policy *p, troupe_lm_sample *samples, double *rewards)
 {

@@ -1,5 +1,6 @@
-/* The reference role: a frozen model that answers, for each sample, the log-probs of its tokens. Calls wait in a queue and
- * are scored together, as many as one micro-batch holds; the bits do not depend on who shares a batch. */
+/* The reference role: a frozen model that answers, for each sample, the log-probs of its tokens.
+ * Calls wait in a queue and are scored together, as many as one micro-batch holds; the bits do not
+ * depend on who shares a batch. */
 #include "role.h"
 
 #include <troupe/ext/protocol.h>

@@ -1,5 +1,6 @@
-/* The reward role: one number for each sample, by a built-in reward, a C function of the program, or an external
- * program. An error is an error, never a number: the stream tries again and then fails the whole group. */
+/* The reward role: one number for each sample, by a built-in reward, a C function of the program,
+ * or an external program. An error is an error, never a number: the stream tries again and then
+ * fails the whole group. */
 #include "role.h"
 
 #include <troupe/ext/protocol.h>

@@ -17,7 +17,8 @@ enum {
     PATH_BYTES = 4400
 };
 
-/* --- check ------------------------------------------------------------------------------------------------------- */
+/* --- check ---------------------------------------------------------------------------------------
+ * ---------------- */
 
 static troupe_status
 check_rl(const json_t *config, troupe_error *err)
@@ -45,7 +46,8 @@ check_rl(const json_t *config, troupe_error *err)
     return TROUPE_OK;
 }
 
-/* Opens the reward once, to see that it can be opened; C functions of the program are known to it alone. */
+/* Opens the reward once, to see that it can be opened; C functions of the program are known to it
+ * alone. */
 static troupe_status
 check_reward(const json_t *config, troupe_error *err)
 {
@@ -71,8 +73,9 @@ check_reward(const json_t *config, troupe_error *err)
     return status;
 }
 
-/* A run's own copy of the model's identity: XXH3 over config.json and the first shard's header would do, but the whole
- * parameters are read anyway when the roles start, so the digest is of those. */
+/* A run's own copy of the model's identity: XXH3 over config.json and the first shard's header
+ * would do, but the whole parameters are read anyway when the roles start, so the digest is of
+ * those. */
 static troupe_status
 model_digest(const char *dir, const troupe_lm_config *model, uint64_t *digest, troupe_error *err)
 {
@@ -153,7 +156,8 @@ troupe_rl_run_check(struct json_t *config, troupe_error *err)
     return status;
 }
 
-/* --- the directory -------------------------------------------------------------------------------------------------- */
+/* --- the directory -------------------------------------------------------------------------------
+ * ------------------- */
 
 /* XXH3 of the running program, so that a record says which build made it. */
 static uint64_t

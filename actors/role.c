@@ -12,7 +12,8 @@ tr_now_ns(void)
     return sys->now_ns(sys);
 }
 
-/* --- configuration ---------------------------------------------------------------------------------------- */
+/* --- configuration
+ * ---------------------------------------------------------------------------------------- */
 
 troupe_status
 tr_config_parse(const char *text, json_t **out, troupe_error *err)
@@ -55,7 +56,9 @@ tr_config_flag(const json_t *config, const char *key)
     return json_is_true(json_object_get(config, key));
 }
 
-/* --- prompts ------------------------------------------------------------------------------------------------ */
+/* --- prompts
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 static troupe_status
 open_rows(const json_t *config, const char *key, troupe_dataset **out, troupe_error *err)
@@ -224,7 +227,8 @@ tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context, t
     return status;
 }
 
-/* --- samples -------------------------------------------------------------------------------------------------- */
+/* --- samples -------------------------------------------------------------------------------------
+ * ------------- */
 
 static int
 add_stop_id(int32_t *ids, int count, int32_t id)

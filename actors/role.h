@@ -1,5 +1,5 @@
-/* What the role classes share: reading their configuration, prompts as token ids, and the names of the tensors of a
- * language-model sample. Private to actors/. */
+/* What the role classes share: reading their configuration, prompts as token ids, and the names of
+ * the tensors of a language-model sample. Private to actors/. */
 #ifndef TR_ROLE_H
 #define TR_ROLE_H
 
@@ -22,14 +22,15 @@
 
 /* Parses the JSON text of a role. The caller frees it with json_decref. */
 troupe_status tr_config_parse(const char *text, json_t **out, troupe_error *err) TROUPE_MUST_USE;
-/* Values by key; the fallback when the key is missing, null or of another type. Text is borrowed from `config`. */
+/* Values by key; the fallback when the key is missing, null or of another type. Text is borrowed
+ * from `config`. */
 const char *tr_config_text(const json_t *config, const char *key, const char *fallback);
 double tr_config_real(const json_t *config, const char *key, double fallback);
 int64_t tr_config_int(const json_t *config, const char *key, int64_t fallback);
 bool tr_config_flag(const json_t *config, const char *key);
 
-/* A set of prompts with the tokenizer that turns its rows into ids: training rows first, then held-out ones, in one
- * numbering, so that "row" means the same in every role. */
+/* A set of prompts with the tokenizer that turns its rows into ids: training rows first, then held-
+ * out ones, in one numbering, so that "row" means the same in every role. */
 typedef struct tr_prompts {
     troupe_tokenizer *tokenizer;
     troupe_chat *chat; /* NULL when no row has messages */
@@ -37,7 +38,8 @@ typedef struct tr_prompts {
     troupe_dataset *held_out; /* NULL when there is none */
 } tr_prompts;
 
-/* Opens tokenizer and prompt files as the keys model, prompts, eval, skip-bad and chat-template say. */
+/* Opens tokenizer and prompt files as the keys model, prompts, eval, skip-bad and chat-template
+ * say. */
 troupe_status tr_prompts_open(
     const json_t *config, tr_prompts *prompts, troupe_error *err) TROUPE_MUST_USE;
 void tr_prompts_close(tr_prompts *prompts); /* zeroed is allowed */
@@ -52,18 +54,20 @@ troupe_status tr_prompts_text(
 /* The ids of a row's prompt, appended to `ids`. BAD_INPUT names the row's line. */
 troupe_status tr_prompts_ids(
     const tr_prompts *prompts, uint64_t row, troupe_ids *ids, troupe_error *err) TROUPE_MUST_USE;
-/* Checks that every prompt leaves room for at least one token in `context`; BAD_INPUT names file, line and sizes. */
+/* Checks that every prompt leaves room for at least one token in `context`; BAD_INPUT names file,
+ * line and sizes. */
 troupe_status tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context,
     troupe_error *err) TROUPE_MUST_USE;
 
-/* Ids that end a response: those of the configuration, of the tokenizer and of the chat template. At most
- * TROUPE_STOP_IDS_MAX; returns how many. */
+/* Ids that end a response: those of the configuration, of the tokenizer and of the chat template.
+ * At most TROUPE_STOP_IDS_MAX; returns how many. */
 int tr_stop_ids(const troupe_lm_config *config, const tr_prompts *prompts, int32_t *ids);
-/* Number of ids that exist for the sampler and the trainer: the embedding may have more rows than the tokenizer ids. */
+/* Number of ids that exist for the sampler and the trainer: the embedding may have more rows than
+ * the tokenizer ids. */
 int tr_valid_ids(const troupe_lm_config *config, const troupe_tokenizer *tokenizer);
 
-/* The tensors of a language-model sample as the engine, scorer and trainer read them; borrowed from `sample`. CORRUPT
- * when they are missing or do not fit each other. */
+/* The tensors of a language-model sample as the engine, scorer and trainer read them; borrowed from
+ * `sample`. CORRUPT when they are missing or do not fit each other. */
 troupe_status tr_lm_sample_of(
     const troupe_sample *sample, troupe_lm_sample *out, troupe_error *err) TROUPE_MUST_USE;
 

@@ -1,9 +1,10 @@
-/* The rollout role: leases of groups in, sealed samples out. One engine with continuous batching; each idle slice of
- * the actor is one step of it, so leases, cancellations and new weights are handled between two decode steps.
+/* The rollout role: leases of groups in, sealed samples out. One engine with continuous batching;
+ * each idle slice of the actor is one step of it, so leases, cancellations and new weights are
+ * handled between two decode steps.
  *
- * What may be in flight is bounded by the capacity that it announces. A finished member becomes one sealed object; its
- * hold is given back when the coordinator has answered. When the store or the table of calls is full the engine
- * rests: its finished members stay valid until its next step. */
+ * What may be in flight is bounded by the capacity that it announces. A finished member becomes one
+ * sealed object; its hold is given back when the coordinator has answered. When the store or the
+ * table of calls is full the engine rests: its finished members stay valid until its next step. */
 #include "role.h"
 
 #include <troupe/engine.h>
@@ -63,7 +64,8 @@ typedef struct rollout {
 
 static void seal_finished(troupe_ctx *ctx, rollout *r);
 
-/* --- life ------------------------------------------------------------------------------------------- */
+/* --- life
+ * ------------------------------------------------------------------------------------------- */
 
 static troupe_status
 rollout_init(troupe_ctx *ctx, const char *config, troupe_error *err)
@@ -143,7 +145,8 @@ rollout_fini(troupe_ctx *ctx)
     json_decref(r->config);
 }
 
-/* --- leases ------------------------------------------------------------------------------------------ */
+/* --- leases
+ * ------------------------------------------------------------------------------------------ */
 
 static lease *
 find_lease(rollout *r, uint64_t epoch, uint64_t group, uint32_t attempt)
@@ -300,7 +303,8 @@ cancel_lease(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- weights ----------------------------------------------------------------------------------------- */
+/* --- weights
+ * ----------------------------------------------------------------------------------------- */
 
 static troupe_status
 open_engine(rollout *r, troupe_lm_weights *weights, troupe_error *err)
@@ -396,7 +400,8 @@ take_update(troupe_ctx *ctx, troupe_call *call)
     answer_update(r);
 }
 
-/* --- samples ----------------------------------------------------------------------------------------- */
+/* --- samples
+ * ----------------------------------------------------------------------------------------- */
 
 static void
 delivered(troupe_ctx *ctx, troupe_answer *answer, void *user)

@@ -1,5 +1,6 @@
-/* See run_dir.h. Lines are appended with one write(2) each time, so that a killed process leaves whole batches
- * of lines or a torn last one, which a resume cuts by the checkpoint's byte counts. */
+/* See run_dir.h. Lines are appended with one write(2) each time, so that a killed process leaves
+ * whole batches of lines or a torn last one, which a resume cuts by the checkpoint's byte
+ * counts. */
 #include "run_dir.h"
 
 #include <errno.h>
@@ -164,7 +165,8 @@ write_all(int fd, const char *path, const char *bytes, size_t size, troupe_error
     return TROUPE_OK;
 }
 
-/* Appends, or on failure takes back what part of it was written: a line is there whole or not at all. */
+/* Appends, or on failure takes back what part of it was written: a line is there whole or not at
+ * all. */
 static troupe_status
 append(line_file *file, const char *bytes, size_t size, troupe_error *err)
 {

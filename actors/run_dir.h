@@ -1,6 +1,6 @@
-/* The output directory of a run: metrics.jsonl and samples.jsonl as append-only files of JSON lines, and
- * the rule by which a resumed run moves later lines aside. One thread. The journal and the checkpoints are
- * written elsewhere; this file knows only their neighbours. */
+/* The output directory of a run: metrics.jsonl and samples.jsonl as append-only files of JSON
+ * lines, and the rule by which a resumed run moves later lines aside. One thread. The journal and
+ * the checkpoints are written elsewhere; this file knows only their neighbours. */
 #ifndef TR_RUN_DIR_H
 #define TR_RUN_DIR_H
 
@@ -18,12 +18,12 @@ typedef struct tr_run_offsets {
 
 typedef struct tr_run_dir tr_run_dir;
 
-/* Creates `path` for a new run (one level; its parent exists). EXISTS when it holds a run already: the remedy
- * is another --out or --resume. DENIED, NO_SPACE, IO name the path. */
+/* Creates `path` for a new run (one level; its parent exists). EXISTS when it holds a run already:
+ * the remedy is another --out or --resume. DENIED, NO_SPACE, IO name the path. */
 troupe_status tr_run_dir_create(const char *path, troupe_error *err) TROUPE_MUST_USE;
 
-/* Opens the files of an existing run directory for appending. `samples_bytes_max` bounds samples.jsonl: a line that
- * would pass it is replaced by one last {"truncated": true} line. */
+/* Opens the files of an existing run directory for appending. `samples_bytes_max` bounds
+ * samples.jsonl: a line that would pass it is replaced by one last {"truncated": true} line. */
 troupe_status tr_run_dir_open(const char *path, int64_t samples_bytes_max, tr_run_dir **out,
     troupe_error *err) TROUPE_MUST_USE;
 void tr_run_dir_close(tr_run_dir *run); /* NULL is allowed; flushes */
@@ -39,8 +39,8 @@ troupe_status tr_run_dir_offsets(
     tr_run_dir *run, bool sync, tr_run_offsets *offsets, troupe_error *err) TROUPE_MUST_USE;
 
 /* For a resume, before opening: everything behind the offsets goes to metrics.jsonl.epoch-E and
- * samples.jsonl.epoch-E. Repeating it with the same arguments changes nothing. CORRUPT when a file is shorter than
- * the checkpoint says. */
+ * samples.jsonl.epoch-E. Repeating it with the same arguments changes nothing. CORRUPT when a file
+ * is shorter than the checkpoint says. */
 troupe_status tr_run_dir_rewind(
     const char *path, tr_run_offsets offsets, uint64_t epoch, troupe_error *err) TROUPE_MUST_USE;
 
@@ -50,7 +50,8 @@ troupe_status tr_run_dir_write_file(const char *path, const char *name, const vo
 
 /* Appends `size` bytes as a JSON string, quotes included; bytes that are no UTF-8 become U+FFFD. */
 void tr_line_string(tr_buf *buf, const char *text, size_t size);
-/* Appends a number that JSON can hold, null for NaN and infinities. 17 digits: reads back to the bit. */
+/* Appends a number that JSON can hold, null for NaN and infinities. 17 digits: reads back to the
+ * bit. */
 void tr_line_real(tr_buf *buf, double value);
 
 #endif

@@ -1,10 +1,9 @@
-/* Supervised warm-up: trains a model directory on prompt and answer pairs by cross-entropy until it answers a wanted share
- * of the held-out prompts. It made the checkpoints in examples/data, and shows the library without any actor: a
- * dataset, a tokenizer, a trainer, an engine.
+/* Supervised warm-up: trains a model directory on prompt and answer pairs by cross-entropy until it
+ * answers a wanted share of the held-out prompts. It made the checkpoints in examples/data, and
+ * shows the library without any actor: a dataset, a tokenizer, a trainer, an engine.
  *
  *   sft --base examples/data/base --prompts P --eval E --out DIR     fresh weights
- *   sft --model DIR --prompts P --eval E --out DIR2                  continues from weights
- */
+ *   sft --model DIR --prompts P --eval E --out DIR2                  continues from weights */
 #include <troupe/dataset.h>
 #include <troupe/engine.h>
 #include <troupe/ext/ledger.h>

@@ -1,5 +1,5 @@
-/* A post-training run as a whole: its inputs are checked before any actor starts, its directory made, its record
- * (run.json) written. For programs such as examples/grpo. */
+/* A post-training run as a whole: its inputs are checked before any actor starts, its directory
+ * made, its record (run.json) written. For programs such as examples/grpo. */
 #ifndef TROUPE_RL_RUN_H
 #define TROUPE_RL_RUN_H
 
@@ -11,13 +11,15 @@ struct json_t;
 extern "C" {
 #endif
 
-/* Opens everything that `config` (the roles' JSON object, see roles.h) names and looks at all of it: model, tokenizer, chat
- * template, every prompt against the context, the reward, algorithm and correction. Adds the keys rows, data-digest,
- * model-digest and valid-ids. The error is the one that a person should see. */
+/* Opens everything that `config` (the roles' JSON object, see roles.h) names and looks at all of
+ * it: model, tokenizer, chat template, every prompt against the context, the reward, algorithm and
+ * correction. Adds the keys rows, data-digest, model-digest and valid-ids. The error is the one
+ * that a person should see. */
 troupe_status troupe_rl_run_check(struct json_t *config, troupe_error *err) TROUPE_MUST_USE;
 
-/* Makes the run directory and writes run.json: command line, `config` with the origin of each option, versions,
- * digests. EXISTS when the directory holds a run; nothing is left behind on failure. */
+/* Makes the run directory and writes run.json: command line, `config` with the origin of each
+ * option, versions, digests. EXISTS when the directory holds a run; nothing is left behind on
+ * failure. */
 troupe_status troupe_rl_run_create(const char *dir, int argc, char **argv, struct json_t *config,
     troupe_error *err) TROUPE_MUST_USE;
 

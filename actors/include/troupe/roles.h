@@ -1,6 +1,7 @@
-/* The stock roles of language-model post-training, ready to be named in a graph. Each reads its configuration as one
- * JSON object; the keys are the options of examples/grpo, plus "stream" (the stream's name, "samples"), "run" (the run
- * directory) and, for a resumed run, "checkpoint" (the directory to go on from). */
+/* The stock roles of language-model post-training, ready to be named in a graph. Each reads its
+ * configuration as one JSON object; the keys are the options of examples/grpo, plus "stream" (the
+ * stream's name, "samples"), "run" (the run directory) and, for a resumed run, "checkpoint" (the
+ * directory to go on from). */
 #ifndef TROUPE_ROLES_H
 #define TROUPE_ROLES_H
 
@@ -21,7 +22,8 @@ extern const troupe_class troupe_lm_reward;
 /* Trains, publishes, evaluates, checkpoints: the sink. */
 extern const troupe_class troupe_lm_policy;
 
-/* --- a reward written in C ------------------------------------------------------------------------------
+/* --- a reward written in C
+ * ------------------------------------------------------------------------------
  * A program defines its own class: an init that hands its functions to troupe_reward_role_init, and
  *     static const troupe_class my_reward = TROUPE_REWARD_CLASS("my_reward", my_init);
  * --reward then finds the functions by name, beside the built-in ones. */
@@ -44,9 +46,11 @@ void troupe_reward_role_fini(troupe_ctx *ctx);
         }                                                                                   \
     }
 
-/* --- the driver -----------------------------------------------------------------------------------------
- * Watches a run until its policy is done: a progress line on a terminal, lines when piped, a summary at the end, the
- * time limit. `policy` is the name of the policy's role. The result is the exit code. */
+/* --- the driver
+ * -----------------------------------------------------------------------------------------
+ * Watches a run until its policy is done: a progress line on a terminal, lines when piped, a
+ * summary at the end, the time limit. `policy` is the name of the policy's role. The result is the
+ * exit code. */
 typedef struct troupe_rl_drive_options {
     size_t size;
     const char *policy;

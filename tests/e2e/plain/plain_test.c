@@ -1,5 +1,6 @@
-/* The synchronous job as plain functions in one loop, without actors, stream or store, against `grpo --mode sync`: the
- * optimiser's masters and moments after some steps must be the same bits. Usage: test_plain PATH-OF-GRPO DATA-DIR */
+/* The synchronous job as plain functions in one loop, without actors, stream or store, against
+ * `grpo --mode sync`: the optimiser's masters and moments after some steps must be the same bits.
+ * Usage: test_plain PATH-OF-GRPO DATA-DIR */
 #include <troupe/dataset.h>
 #include <troupe/engine.h>
 #include <troupe/ext/ledger.h>
