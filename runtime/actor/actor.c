@@ -112,6 +112,7 @@ tr_host_spawn(tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_erro
     if (status != TROUPE_OK) {
         char who[TR_WHO_MAX];
         tr_name_actor(ctx, who, sizeof who);
+        ctx->unmade = true;
         tr_actor_end(ctx, status, why.text);
         return troupe_fail(err, status, "%s: %s", who,
             why.text[0] != '\0' ? why.text : troupe_status_text(status));
@@ -208,8 +209,8 @@ run_answer(troupe_ctx *ctx, struct troupe_msg *answer)
     }
 }
 
-static void
-run_hooks(troupe_ctx *ctx)
+void
+tr_actor_hooks(troupe_ctx *ctx)
 {
     if (ctx->start_due && !ctx->started) {
         ctx->start_due = false;
@@ -254,7 +255,7 @@ tr_actor_run(struct tr_task *task)
 {
     troupe_ctx *ctx = (troupe_ctx *)task;
     bool was_long = false;
-    run_hooks(ctx);
+    tr_actor_hooks(ctx);
     if (!ctx->ending) {
         was_long = run_piece(ctx);
     }
@@ -320,11 +321,12 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
         tr_directory_down(host->options.directory, ctx->role, ctx->replica, ref, cause);
     }
     uint16_t role = ctx->role, replica = ctx->replica;
+    bool unmade = ctx->unmade;
     tr_loop_unqueue(&host->loop, &ctx->task);
     tr_free(ctx->state);
     tr_free(ctx->end_text);
     tr_free(ctx);
-    if (host->options.events.ended != NULL && !host->killed) {
+    if (host->options.events.ended != NULL && !host->killed && !unmade) {
         host->options.events.ended(host->options.events.self, role, replica, ref, status, cause);
     }
     tr_free(cause);

@@ -14,8 +14,8 @@ enum {
     DEPTH_MAX = 6
 };
 
-/* Lends the args' memory to a tr_buf; a value at the top is counted. False when the args are bad: then
- * nothing is written. */
+/* Lends the args' memory to a tr_buf; a value at the top is counted. False when the args are
+ * bad: then nothing is written. */
 static bool
 begin(troupe_args *args, tr_buf *buf, size_t bytes)
 {

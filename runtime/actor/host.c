@@ -146,6 +146,7 @@ tr_host_start(tr_host *host)
         troupe_ctx *ctx = host->actors[slot];
         if (ctx != NULL && !ctx->started) {
             ctx->start_due = true;
+            tr_actor_hooks(ctx);
             tr_actor_stir(ctx);
         }
     }

@@ -48,6 +48,7 @@ struct troupe_ctx {
     uint32_t incarnation;
     uint32_t trace; /* of the message that is being handled */
     bool driver;
+    bool unmade; /* its init failed */
     bool start_due;
     bool started;
     bool stop_due;
@@ -192,6 +193,8 @@ troupe_ctx *tr_actor_at(tr_host *host, uint16_t slot, uint32_t incarnation);
 /* Ends an actor now: not while its code is on the stack. Frees it. */
 void tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text);
 bool tr_actor_run(struct tr_task *task);
+/* Runs the start and stop hooks that are due. */
+void tr_actor_hooks(troupe_ctx *ctx);
 /* Something happened outside of a message: there may be work. */
 void tr_actor_stir(troupe_ctx *ctx);
 void tr_host_log(tr_host *host, const char *line);

@@ -245,8 +245,7 @@ ended(troupe_ctx *ctx, troupe_call *call)
     int64_t status = troupe_arg_i64(call, 2);
     const char *text = troupe_arg_str(call, 3);
     size_t index = find_planned(run, role, replica);
-    /* A failed init is told by the answer to its spawn, too: as a failure of the run. An actor
-     * that has simply finished is no failure. */
+    /* An actor that has simply finished is no failure. */
     if (!troupe_args_ok(call) || index == run->planned_count || self->phase > RUNNING ||
         status == TROUPE_STOPPED) {
         troupe_reply(call, NULL);

@@ -46,8 +46,8 @@ enum {
 typedef struct troupe_class {
     const char *name;
     size_t state_size; /* bytes of an instance, zeroed before init; see troupe_state */
-    /* Makes an instance from the JSON text of its role ("{}" when it has none). A failure ends the
-     * actor, and with it the run, unless the role has restarts left. */
+    /* Makes an instance from the JSON text of its role ("{}" when it has none). A failure ends
+     * the run; *err names the key and the remedy. */
     troupe_status (*init)(troupe_ctx *ctx, const char *config, troupe_error *err);
     /* Every actor of the graph is up: begin to work. */
     void (*start)(troupe_ctx *ctx);
@@ -271,7 +271,7 @@ void troupe_answer_free(troupe_answer *answer); /* NULL is allowed */
 /* Runs the loop until done(user) is true, or `timeout_ns` passed (TIMEOUT), or the run is to end
  * (STOPPED). */
 troupe_status troupe_wait(
-    troupe_ctx *ctx, bool (*done)(void *user), void *user, uint64_t timeout_ns) TROUPE_MUST_USE;
+    troupe_ctx *ctx, bool (*done)(void *user), void *user, uint64_t timeout_ns);
 
 #ifdef __cplusplus
 }

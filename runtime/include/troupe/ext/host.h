@@ -45,8 +45,7 @@ typedef struct tr_host tr_host;
 /* What a host tells its owner; each runs on the host's thread, between two pieces of actors'
  * code. */
 typedef struct tr_host_events {
-    /* An actor has ended: by troupe_exit, or because its init failed (then there was never an
-     * `up`). */
+    /* An actor that was made has ended, by troupe_exit or tr_host_end. */
     void (*ended)(void *self, uint16_t role, uint16_t replica, troupe_ref ref, troupe_status status,
         const char *text);
     void (*quit)(void *self, int code);        /* troupe_quit was called */
@@ -99,7 +98,8 @@ typedef struct tr_spawn {
  * actors. */
 troupe_status tr_host_spawn(
     tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_error *err) TROUPE_MUST_USE;
-/* Runs the start hooks of the actors that have not had theirs, and of those that are made later. */
+/* Runs the start hooks of the actors that have not had theirs, and soon those of actors made
+ * later. */
 void tr_host_start(tr_host *host);
 /* Asks every actor to stop; events.stopped tells when all have. */
 void tr_host_stop(tr_host *host);
