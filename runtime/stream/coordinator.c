@@ -57,11 +57,16 @@ tr_coordinator_refuses(struct tr_coordinator *c, troupe_call *call)
     return true;
 }
 
+/* GONE and FULL in an answer are words of the actor layer (that incarnation is no more, its mailbox is
+ * full), upon which a call is sent again; what the machines mean by them is final. */
 void
 tr_coordinator_answer(troupe_call *call, troupe_status status, const char *what)
 {
     if (status == TROUPE_OK) {
         (void)troupe_reply(call, NULL);
+    } else if (status == TROUPE_GONE) {
+        (void)troupe_reply_error(
+            call, TROUPE_STALE, "%s: of an epoch or incarnation that is over", what);
     } else {
         (void)troupe_reply_error(call, status, "%s: %s", what, troupe_status_text(status));
     }
@@ -432,8 +437,7 @@ coordinator_fini(troupe_ctx *ctx)
         troupe_stream_objects(c->stream, release_object, c);
     }
     if (c->weights != NULL) {
-        c->broken = c->broken == TROUPE_OK ? TROUPE_STOPPED : c->broken;
-        troupe_weights_stop(c->weights, troupe_now_ns(ctx));
+        troupe_weights_objects(c->weights, release_object, c);
     }
     while (c->notes != NULL) {
         tr_note_free(c, c->notes);

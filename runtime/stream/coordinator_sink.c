@@ -16,7 +16,7 @@ admit(struct tr_coordinator *c, troupe_call *call)
         return false;
     }
     if (!c->sink_open || !troupe_ref_equal(troupe_call_caller(call), c->sink)) {
-        (void)troupe_reply_error(call, TROUPE_GONE,
+        (void)troupe_reply_error(call, TROUPE_STALE,
             "another incarnation of %s has opened the stream; open it first", c->config.sink);
         return false;
     }
@@ -55,7 +55,7 @@ go_back(struct tr_coordinator *c, troupe_error *err)
 {
     uint64_t now = troupe_now_ns(c->ctx);
     if (c->take != NULL) {
-        (void)troupe_reply_error(c->take, TROUPE_GONE, "the sink was replaced");
+        (void)troupe_reply_error(c->take, TROUPE_CANCELLED, "the sink was replaced");
         c->take = NULL;
     }
     troupe_status status =
@@ -76,7 +76,7 @@ tr_sink_open(troupe_ctx *ctx, troupe_call *call)
         return;
     }
     if (c->ended || !is_sink(c, caller)) {
-        (void)troupe_reply_error(call, TROUPE_GONE,
+        (void)troupe_reply_error(call, c->ended ? TROUPE_STOPPED : TROUPE_NOT_FOUND,
             c->ended ? "the stream has ended" : "no live replica of the sink speaks from there");
         return;
     }
@@ -212,7 +212,7 @@ tr_sink_take(troupe_ctx *ctx, troupe_call *call)
         }
         c->take = troupe_defer(call);
     } else if (status == TROUPE_FULL) {
-        (void)troupe_reply_error(call, status,
+        (void)troupe_reply_error(call, TROUPE_FAILED,
             "%u steps wait for a durable point; write a checkpoint, or raise retained_steps",
             c->config.stream.retained_steps);
     } else if (!tr_coordinator_refuses(c, call)) {
@@ -556,7 +556,9 @@ tr_sink_finish(troupe_ctx *ctx, troupe_call *call)
 {
     struct tr_coordinator *c = troupe_state(ctx);
     const char *reason = troupe_arg_str(call, 0);
-    if (!admit(c, call)) {
+    /* A sink that was killed while it waited for this answer comes back and asks once more. */
+    bool heir = c->ended && troupe_args_ok(call) && is_sink(c, troupe_call_caller(call));
+    if (!heir && !admit(c, call)) {
         return;
     }
     if (c->take != NULL) {

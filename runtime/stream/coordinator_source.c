@@ -65,7 +65,7 @@ tr_source_announced(troupe_ctx *ctx, troupe_call *call)
     int peer = caller_of(c, call);
     if (peer < 0) {
         (void)troupe_reply_error(
-            call, TROUPE_GONE, "no live replica of role %s speaks from there", c->source.name);
+            call, TROUPE_NOT_FOUND, "no live replica of role %s speaks from there", c->source.name);
         return;
     }
     if (capacity == 0 || capacity > UINT32_MAX) {

@@ -31,7 +31,7 @@ struct troupe_weights {
     troupe_weights_options opt;
     uint64_t now_ns;
     bool busy;
-    bool stopped;
+    bool stopped;          /* no more versions; what is live is let go as it is applied */
     uint64_t next_version; /* the only one that may be published next */
     uint64_t next_deadline_ns;
     uint32_t live_count; /* oldest first, the last one is the newest */
@@ -141,6 +141,21 @@ retire(troupe_weights *w, uint32_t index)
                 .object = gone.object});
 }
 
+/* After the end the newest goes too, once whoever lives has applied it: a receiver that goes on using it
+ * has a hold of its own. */
+static bool
+newest_is_needed(const troupe_weights *w)
+{
+    const struct live *newest = &w->live[w->live_count - 1];
+    for (uint32_t i = 0; i < w->opt.receivers; i++) {
+        const struct receiver *r = &w->receivers[i];
+        if (r->up && !(r->has_held && r->held == newest->version)) {
+            return true;
+        }
+    }
+    return !w->stopped;
+}
+
 static void
 retire_unused(troupe_weights *w)
 {
@@ -151,6 +166,9 @@ retire_unused(troupe_weights *w)
         } else {
             i++;
         }
+    }
+    if (w->live_count == 1 && !newest_is_needed(w)) {
+        retire(w, 0);
     }
 }
 
@@ -264,8 +282,7 @@ troupe_weights_receiver_up(
     }
     struct receiver *r = &w->receivers[receiver];
     if (w->stopped || incarnation <= r->incarnation) {
-        bool same = !w->stopped && r->up && incarnation == r->incarnation;
-        return same ? TROUPE_DUPLICATE : TROUPE_GONE;
+        return r->up && incarnation == r->incarnation ? TROUPE_DUPLICATE : TROUPE_GONE;
     }
     enter(w, now_ns);
     receiver_lost(w, receiver);
@@ -285,7 +302,7 @@ troupe_weights_receiver_down(
         return TROUPE_INVALID;
     }
     struct receiver *r = &w->receivers[receiver];
-    if (w->stopped || incarnation < r->incarnation) {
+    if (incarnation < r->incarnation) {
         return TROUPE_GONE;
     }
     if (incarnation == r->incarnation && !r->up) {
@@ -294,8 +311,8 @@ troupe_weights_receiver_down(
     enter(w, now_ns);
     receiver_lost(w, receiver);
     r->incarnation = incarnation;
-    retire_unused(w);
     check_complete(w);
+    retire_unused(w);
     return leave(w, TROUPE_OK);
 }
 
@@ -320,8 +337,8 @@ troupe_weights_ack(
         return TROUPE_INVALID;
     }
     struct receiver *r = &w->receivers[receiver];
-    if (w->stopped || !r->up || incarnation != r->incarnation) {
-        return !w->stopped && incarnation > r->incarnation ? TROUPE_NOT_FOUND : TROUPE_GONE;
+    if (!r->up || incarnation != r->incarnation) {
+        return incarnation > r->incarnation ? TROUPE_NOT_FOUND : TROUPE_GONE;
     }
     if (r->has_held && version <= r->held) {
         return version == r->held ? TROUPE_DUPLICATE : TROUPE_STALE;
@@ -338,15 +355,17 @@ troupe_weights_ack(
     for (uint32_t i = 0; i < w->live_count && w->live[i].version < version; i++) {
         set_user(&w->live[i], receiver, false);
     }
-    emit(w, &(troupe_weights_effect){.kind = TROUPE_WEIGHTS_RECORD,
-                .record = &(troupe_record){
-                    .kind = TROUPE_RECORD_APPLIED, .source = receiver, .version = version}});
-    emit(w, &(troupe_weights_effect){.kind = TROUPE_WEIGHTS_APPLIED,
-                .receiver = receiver,
-                .incarnation = incarnation,
-                .version = version});
-    retire_unused(w);
+    if (!w->stopped) { /* the book is closed */
+        emit(w, &(troupe_weights_effect){.kind = TROUPE_WEIGHTS_RECORD,
+                    .record = &(troupe_record){
+                        .kind = TROUPE_RECORD_APPLIED, .source = receiver, .version = version}});
+        emit(w, &(troupe_weights_effect){.kind = TROUPE_WEIGHTS_APPLIED,
+                    .receiver = receiver,
+                    .incarnation = incarnation,
+                    .version = version});
+    }
     check_complete(w);
+    retire_unused(w);
     return leave(w, TROUPE_OK);
 }
 
@@ -373,24 +392,22 @@ troupe_weights_stop(troupe_weights *w, uint64_t now_ns)
         return;
     }
     enter(w, now_ns);
-    while (w->live_count > 0) {
-        retire(w, 0);
-    }
     w->stopped = true;
+    retire_unused(w);
     (void)leave(w, TROUPE_OK);
 }
 
 void
 troupe_weights_tick(troupe_weights *w, uint64_t now_ns)
 {
-    if (w->stopped || now_ns < w->next_deadline_ns) {
+    if (now_ns < w->next_deadline_ns) {
         return;
     }
     enter(w, now_ns);
     w->next_deadline_ns = UINT64_MAX;
     for (uint32_t i = 0; i < w->opt.receivers; i++) {
         struct receiver *r = &w->receivers[i];
-        if (r->up && r->deadline_ns <= w->now_ns) {
+        if (r->up && r->deadline_ns <= w->now_ns && w->live_count > 0) {
             send_newest(w, i);
         } else if (r->up) {
             w->next_deadline_ns = TR_MIN(w->next_deadline_ns, r->deadline_ns);
@@ -402,7 +419,7 @@ troupe_weights_tick(troupe_weights *w, uint64_t now_ns)
 uint64_t
 troupe_weights_deadline(const troupe_weights *w)
 {
-    return w->stopped ? UINT64_MAX : w->next_deadline_ns;
+    return w->next_deadline_ns;
 }
 
 bool
@@ -410,7 +427,7 @@ troupe_weights_wanted(
     const troupe_weights *w, uint32_t receiver, uint64_t incarnation, uint64_t version)
 {
     const struct receiver *r = &w->receivers[receiver];
-    return !w->stopped && w->live_count > 0 && r->up && r->incarnation == incarnation &&
+    return w->live_count > 0 && r->up && r->incarnation == incarnation &&
            w->live[w->live_count - 1].version == version && (!r->has_held || r->held < version);
 }
 
@@ -438,4 +455,13 @@ uint32_t
 troupe_weights_live(const troupe_weights *w)
 {
     return w->live_count;
+}
+
+void
+troupe_weights_objects(
+    const troupe_weights *w, void (*each)(void *self, uint64_t object), void *self)
+{
+    for (uint32_t i = 0; i < w->live_count; i++) {
+        each(self, w->live[i].object);
+    }
 }

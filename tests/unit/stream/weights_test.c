@@ -274,9 +274,15 @@ test_too_many_held_versions_push_back(void **state)
     assert_int_equal(troupe_weights_live(account.w), 4);
     assert_int_equal(publish(16), TROUPE_OK);
     account.stopping = true;
+    size_t records = account.records;
     troupe_weights_stop(account.w, 0);
-    assert_int_equal(troupe_weights_live(account.w), 0);
     assert_int_equal(troupe_weights_publish(account.w, 0, 0, 17, 17, 117, 1), TROUPE_GONE);
+    /* What a receiver was told to apply stays until it has; nothing more is written down. */
+    assert_int_equal(troupe_weights_live(account.w), 5);
+    assert_int_equal(ack(0, 1, 16), TROUPE_OK);
+    assert_int_equal(troupe_weights_live(account.w), 0);
+    assert_int_equal(account.records, records);
+    assert_true(troupe_weights_deadline(account.w) == UINT64_MAX || account.send_count == 17);
 }
 
 static void

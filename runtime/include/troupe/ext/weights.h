@@ -69,7 +69,8 @@ troupe_status troupe_weights_ack(troupe_weights *weights, uint64_t now_ns, uint3
 /* After a rollback the next version is `next_version`, above all published before. */
 troupe_status troupe_weights_rollback(
     troupe_weights *weights, uint64_t now_ns, uint64_t next_version);
-/* The run is over: every object is retired, later messages are answered GONE. */
+/* The run is over: nothing more is published or recorded. Each object is retired when every receiver that
+ * lives has applied it. */
 void troupe_weights_stop(troupe_weights *weights, uint64_t now_ns);
 void troupe_weights_tick(troupe_weights *weights, uint64_t now_ns);
 uint64_t troupe_weights_deadline(const troupe_weights *weights); /* UINT64_MAX: nothing waits */
@@ -81,8 +82,10 @@ bool troupe_weights_wanted(
 /* The newest version, false when none was published; and what `receiver` last acknowledged. */
 bool troupe_weights_newest(const troupe_weights *weights, uint64_t *version);
 bool troupe_weights_held(const troupe_weights *weights, uint32_t receiver, uint64_t *version);
-/* Versions whose objects are still held. */
+/* Versions whose objects are still held, and the objects. */
 uint32_t troupe_weights_live(const troupe_weights *weights);
+void troupe_weights_objects(
+    const troupe_weights *weights, void (*each)(void *self, uint64_t object), void *self);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,173 @@
+/* What jobs are simulated: a common draw, then what each scenario makes of it. */
+#include "sim/sim.h"
+
+#define MS UINT64_C(1000000)
+
+static uint64_t
+upto(tr_rng *rng, uint64_t low, uint64_t high)
+{
+    return low + tr_rng_below(rng, high - low + 1);
+}
+
+static bool
+one_in(tr_rng *rng, uint64_t n)
+{
+    return tr_rng_below(rng, n) == 0;
+}
+
+static void
+draw_policy(tr_rng *rng, struct sim_job *job)
+{
+    job->order = (troupe_order)tr_rng_below(rng, 4);
+    job->bound = (troupe_bound)tr_rng_below(rng, 2);
+    job->window_milli = upto(rng, 1, 1000);
+    job->mean_lag_milli = 500 * upto(rng, 0, 6);
+    job->max_lag = one_in(rng, 4) ? TROUPE_MAX_LAG_NONE
+                                  : (int64_t)((job->mean_lag_milli + 999) / 1000 + upto(rng, 0, 2));
+    if (job->order == TROUPE_READY_FIRST && job->bound == TROUPE_BOUND_GROUP) {
+        job->max_lag = TROUPE_MAX_LAG_NONE;
+    }
+}
+
+void
+sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t seed)
+{
+    uint64_t words[2] = {seed, 0x10b};
+    tr_rng rng = {.key = tr_mix(words, TR_COUNT(words))};
+    *job = (struct sim_job){.seed = seed,
+        .sources = (uint32_t)upto(&rng, 1, 4),
+        .stages = (uint32_t)upto(&rng, 0, SIM_STAGES_MAX),
+        .workers = (uint32_t)upto(&rng, 1, 2),
+        .groups_per_step = (uint32_t)upto(&rng, 1, 4),
+        .group_size = (uint32_t)upto(&rng, 1, 4),
+        .steps = upto(&rng, 8, 32),
+        .checkpoint_every = upto(&rng, 1, 4),
+        .capacity = (uint32_t)upto(&rng, 2, 24),
+        .work_ns = upto(&rng, 5, 60) * MS,
+        .train_ns = upto(&rng, 1, 80) * MS,
+        .score_ns = upto(&rng, 1, 20) * MS,
+        .kill_sources = true,
+        .kill_workers = true,
+        .kill_sink = true,
+        .chaos_ns = upto(&rng, 1000, 12000) * MS,
+        .faults = tr_faults_swarm(seed)};
+    job->work_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 60) : 0;
+    job->score_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
+    job->verdict_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
+    draw_policy(&rng, job);
+    scenario->draw(&rng, job);
+    job->filter = job->filter && job->stages > 0 && job->group_size > 1;
+}
+
+/* --- scenarios -------------------------------------------------------------------------------------------- */
+
+static void
+swarm(tr_rng *rng, struct sim_job *job)
+{
+    job->filter = one_in(rng, 4);
+}
+
+static void
+quiet(tr_rng *rng, struct sim_job *job)
+{
+    (void)rng;
+    job->faults = (tr_faults){.delay_ns = MS};
+    job->work_fails = job->score_fails = job->verdict_fails = 0;
+}
+
+static void
+sync_mode(tr_rng *rng, struct sim_job *job)
+{
+    (void)rng;
+    job->mean_lag_milli = 0;
+    job->max_lag = 0;
+    job->order = TROUPE_IN_ORDER;
+    job->bound = TROUPE_BOUND_GROUP;
+}
+
+static void
+lossy(tr_rng *rng, struct sim_job *job)
+{
+    tr_faults f = {.delay_ns = 20 * MS, .notice_ns = MS};
+    f.loss = (uint32_t)upto(rng, 10, 300);
+    f.repeat = (uint32_t)upto(rng, 10, 300);
+    f.damage = (uint32_t)upto(rng, 0, 50);
+    f.reorder = (uint32_t)upto(rng, 10, 700);
+    f.slow = (uint32_t)upto(rng, 0, 50);
+    f.slow_ns = 2000 * MS;
+    job->faults = f;
+}
+
+static void
+kills_only(tr_rng *rng, struct sim_job *job)
+{
+    job->faults = (tr_faults){.delay_ns = 2 * MS,
+        .kill_every_ns = upto(rng, 150, 1500) * MS,
+        .restart_ns = upto(rng, 1, 1500) * MS,
+        .notice_ns = upto(rng, 1, 300) * MS};
+}
+
+static void
+kill_sources(tr_rng *rng, struct sim_job *job)
+{
+    kills_only(rng, job);
+    job->kill_workers = job->kill_sink = false;
+}
+
+static void
+kill_stages(tr_rng *rng, struct sim_job *job)
+{
+    kills_only(rng, job);
+    job->kill_sources = job->kill_sink = false;
+    job->stages = SIM_STAGES_MAX;
+}
+
+static void
+kill_sink(tr_rng *rng, struct sim_job *job)
+{
+    kills_only(rng, job);
+    job->kill_workers = job->kill_sources = false;
+}
+
+static void
+partitions(tr_rng *rng, struct sim_job *job)
+{
+    job->faults = (tr_faults){.delay_ns = 5 * MS,
+        .notice_ns = MS,
+        .partition_every_ns = upto(rng, 100, 1000) * MS,
+        .partition_ns = upto(rng, 100, 4000) * MS};
+}
+
+static void
+pauses(tr_rng *rng, struct sim_job *job)
+{
+    job->faults = (tr_faults){.delay_ns = 5 * MS,
+        .notice_ns = MS,
+        .pause_every_ns = upto(rng, 50, 500) * MS,
+        .pause_ns = upto(rng, 50, 3000) * MS};
+}
+
+static void
+failing(tr_rng *rng, struct sim_job *job)
+{
+    job->faults = (tr_faults){.delay_ns = 5 * MS};
+    job->stages = SIM_STAGES_MAX;
+    job->work_fails = (uint32_t)upto(rng, 50, 300);
+    job->score_fails = (uint32_t)upto(rng, 50, 400);
+    job->verdict_fails = (uint32_t)upto(rng, 50, 500);
+    job->filter = one_in(rng, 2);
+}
+
+const struct sim_scenario sim_scenarios[] = {
+    {"swarm", "a mixture of everything, drawn anew for each seed", swarm},
+    {"quiet", "no faults: the job as it should be", quiet},
+    {"sync", "mean_lag 0, max_lag 0, under the mixture", sync_mode},
+    {"lossy", "messages lost, repeated, damaged, late and out of order", lossy},
+    {"kill-rollouts", "sources die and come back", kill_sources},
+    {"kill-stages", "workers of both stages die and come back", kill_stages},
+    {"kill-policy", "the policy dies and goes back to its newest checkpoint", kill_sink},
+    {"partition", "pairs of loops cannot reach each other for a while", partitions},
+    {"slow", "loops stand still for a while", pauses},
+    {"failing", "samples, rewards and groups fail by themselves", failing},
+};
+const size_t sim_scenario_count = TR_COUNT(sim_scenarios);
