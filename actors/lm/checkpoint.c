@@ -219,7 +219,7 @@ copy_tokenizer(job *j)
         "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
         "vocab.json", "merges.txt", "tokenizer.model"};
     const char *source = j->parts->copy_from;
-    if (source != NULL && !tr_file_exists(source)) {
+    if (source != NULL && !tr_dir_exists(source)) {
         return troupe_fail(j->err, TROUPE_NOT_FOUND,
             "%s: the model directory whose tokenizer belongs to the checkpoint is not there; put "
             "it back",
@@ -361,7 +361,7 @@ make_folder(job *j, const char *dir)
         length--;
     }
     /* The names of the files inside must fit behind it. */
-    if (length == 0 || length + 2 * TR_MANIFEST_NAME_MAX > PATH_MAX) {
+    if (length == 0 || length + (size_t)(2 * TR_MANIFEST_NAME_MAX) > PATH_MAX) {
         return troupe_fail(j->err, TROUPE_BAD_INPUT,
             "'%.200s': a path of %zu bytes cannot hold a checkpoint; use a shorter one", dir,
             length);

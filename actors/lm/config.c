@@ -345,7 +345,7 @@ read_ids(tr_json_reader *reader, troupe_lm_config *config)
 /* --- the whole --- */
 
 static troupe_status
-read_model(const char *label, const json_t *root, troupe_lm_config *config, troupe_error *err)
+read_model(const char *label, json_t *root, troupe_lm_config *config, troupe_error *err)
 {
     tr_json_reader reader = {.file = label, .inside = "", .object = root, .err = err};
     read_family(&reader, config);

@@ -64,7 +64,7 @@ refuse_unknown_keys(tr_json_reader *reader)
         "partial_rotary_factor"};
     const char *key = NULL;
     json_t *value = NULL;
-    json_object_foreach((json_t *)(uintptr_t)reader->object, key, value)
+    json_object_foreach(reader->object, key, value)
     {
         bool found = json_is_null(value);
         for (size_t i = 0; !found && i < TR_COUNT(known); i++) {
@@ -96,7 +96,7 @@ read_source(tr_json_reader *outer, const char *key, const char *inside)
         .low = ABSENT,
         .high = ABSENT,
         .original = ABSENT};
-    const json_t *object = tr_json_get(outer, key);
+    json_t *object = tr_json_get(outer, key);
     if (object == NULL || outer->status != TROUPE_OK) {
         return source;
     }

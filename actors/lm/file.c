@@ -133,7 +133,7 @@ tr_file_read_at(
             return troupe_fail(err, TROUPE_BAD_INPUT,
                 "%s: ends after %llu bytes, inside what its own header promises; the file is "
                 "truncated or was changed while it was read: fetch or export it again",
-                path, (unsigned long long)(offset + done));
+                path, (unsigned long long)offset + done);
         }
         done += (size_t)got;
     }
@@ -169,7 +169,14 @@ bool
 tr_file_exists(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0;
+    return lstat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+bool
+tr_dir_exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 troupe_status

@@ -46,8 +46,13 @@ troupe_status tr_file_read_at(int fd, const char *path, uint64_t offset, void *b
 troupe_status tr_file_read_all(
     const char *path, size_t limit, tr_buf *out, troupe_error *err) TROUPE_MUST_USE;
 
-/* True when `path` exists (a link is followed). */
+/* False only when there is certainly nothing of that name. A link that leads nowhere, or a name
+ * that may not be looked at, counts as there: opening it then says what is wrong, where skipping it
+ * would silently drop what somebody put there. */
 bool tr_file_exists(const char *path);
+
+/* True when `path` is a folder (a link is followed). */
+bool tr_dir_exists(const char *path);
 
 /* A file being written; hashes what passes (XXH3, 64 bits, seed 0: what `xxhsum -H3` prints). */
 typedef struct tr_file_writer {

@@ -41,11 +41,12 @@ tr_json_scan(const char *label, const char *text, size_t size, const tr_json_lim
                 "again",
                 label, i, limits->depth);
         }
-        if (containers > limits->containers || separators > limits->separators) {
+        size_t allowed = limits->separators + limits->per_container * containers;
+        if (containers > limits->containers || separators > allowed) {
             return troupe_fail(err, TROUPE_BAD_INPUT,
                 "%s: byte %zu: more than %zu lists and objects or %zu separators; the file is "
-                "damaged or too large to be read",
-                label, i, limits->containers, limits->separators);
+                "damaged: fetch or export it again",
+                label, i, limits->containers, allowed);
         }
         if (limits->natural && (byte == '-' || byte == '+' || byte == '.')) {
             return troupe_fail(err, TROUPE_BAD_INPUT,
@@ -95,10 +96,10 @@ tr_json_load(const char *path, size_t limit, json_t **root, troupe_error *err)
     return status;
 }
 
-const json_t *
+json_t *
 tr_json_get(const tr_json_reader *reader, const char *key)
 {
-    const json_t *value = json_object_get(reader->object, key);
+    json_t *value = json_object_get(reader->object, key);
     return json_is_null(value) ? NULL : value;
 }
 

@@ -16,9 +16,10 @@
  * first. */
 typedef struct tr_json_limits {
     int depth;
-    size_t containers; /* { and [ */
-    size_t separators; /* , and : */
-    bool natural;      /* refuse a minus, a fraction or an exponent: only natural numbers */
+    size_t containers;    /* { and [ */
+    size_t separators;    /* , and : */
+    size_t per_container; /* so many separators more for each container seen so far */
+    bool natural;         /* refuse a minus, a fraction or an exponent: only natural numbers */
 } tr_json_limits;
 
 /* One pass over the bytes, outside strings. BAD_INPUT with what is exceeded. */
@@ -40,13 +41,13 @@ troupe_status tr_json_load(
 typedef struct tr_json_reader {
     const char *file;   /* for messages */
     const char *inside; /* "" or "rope_scaling.", put in front of the key in messages */
-    const json_t *object;
+    json_t *object;
     troupe_error *err;
     troupe_status status;
 } tr_json_reader;
 
 /* The value of `key`, or NULL when absent or null. Borrowed from the object. */
-const json_t *tr_json_get(const tr_json_reader *reader, const char *key);
+json_t *tr_json_get(const tr_json_reader *reader, const char *key);
 
 /* Fails the reader once: "FILE: KEY: text". Later calls change nothing. */
 void tr_json_fail(tr_json_reader *reader, troupe_status status, const char *key, const char *format,

@@ -42,9 +42,9 @@ parse_hex(const char *text, uint64_t *value)
         char c = text[i];
         uint64_t digit = 0;
         if (c >= '0' && c <= '9') {
-            digit = (uint64_t)(c - '0');
+            digit = (unsigned char)c - (uint64_t)'0';
         } else if (c >= 'a' && c <= 'f') {
-            digit = (uint64_t)(c - 'a' + 10);
+            digit = (unsigned char)c - (uint64_t)'a' + 10;
         } else {
             return false;
         }

@@ -45,14 +45,14 @@ static void
 mapper_init(mapper *m)
 {
     int count = m->layout->count;
-    m->by_name = tr_zalloc((size_t)count, sizeof *m->by_name);
+    m->by_name = tr_zalloc((size_t)count, sizeof(void *));
     m->source->file_of = tr_zalloc((size_t)count, sizeof *m->source->file_of);
     m->source->head_file = -1;
     for (int i = 0; i < count; i++) {
         m->by_name[i] = &m->layout->tensors[i];
         m->source->file_of[i] = -1;
     }
-    qsort(m->by_name, (size_t)count, sizeof *m->by_name, compare_names);
+    qsort(m->by_name, (size_t)count, sizeof(void *), compare_names);
 }
 
 static void

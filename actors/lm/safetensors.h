@@ -68,10 +68,10 @@ const char *tr_st_dtype_name(tr_st_dtype dtype); /* "BF16" */
 /* One tensor of an open file; valid until tr_st_close. */
 typedef struct tr_st_tensor {
     const char *name;
-    const uint64_t *shape; /* rank entries; rank 0 is a scalar */
-    uint64_t count;        /* elements */
-    uint64_t begin;        /* bytes, from the start of the data */
-    uint64_t size;         /* bytes */
+    uint64_t *shape; /* rank entries, not to be changed; rank 0 is a scalar */
+    uint64_t count;  /* elements */
+    uint64_t begin;  /* bytes, from the start of the data */
+    uint64_t size;   /* bytes */
     tr_st_dtype dtype;
     int rank;
 } tr_st_tensor;

@@ -14,6 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    METADATA_MAX = 1 << 16 /* entries of __metadata__, about */
+};
+
 static const char damaged[] = "the file is damaged: fetch or export it again";
 
 /* What is being read; passed down so that every message names file and tensor. */
@@ -185,13 +189,13 @@ read_entry(const entry_reader *reader, const json_t *value, tr_st_tensor *tensor
     char *block = tr_alloc(shape_size + length + 1);
     memcpy(block, dims, shape_size);
     memcpy(block + shape_size, reader->name, length + 1);
-    tensor->shape = (const uint64_t *)(const void *)block;
+    tensor->shape = (uint64_t *)(void *)block;
     tensor->name = block + shape_size;
     return TROUPE_OK;
 }
 
 static troupe_status
-check_metadata(const char *label, const json_t *value, troupe_error *err)
+check_metadata(const char *label, json_t *value, troupe_error *err)
 {
     if (!json_is_object(value)) {
         return troupe_fail(
@@ -199,7 +203,7 @@ check_metadata(const char *label, const json_t *value, troupe_error *err)
     }
     const char *key = NULL;
     json_t *text = NULL;
-    json_object_foreach((json_t *)(uintptr_t)value, key, text)
+    json_object_foreach(value, key, text)
     {
         if (!json_is_string(text)) {
             char shown[TR_PRINTABLE_MAX];
@@ -262,11 +266,11 @@ check_cover(const tr_st_table *table, entry_reader *reader)
 }
 
 static troupe_status
-read_entries(tr_st_table *table, entry_reader *reader, const json_t *root)
+read_entries(tr_st_table *table, entry_reader *reader, json_t *root)
 {
     const char *name = NULL;
     json_t *value = NULL;
-    json_object_foreach((json_t *)(uintptr_t)root, name, value)
+    json_object_foreach(root, name, value)
     {
         troupe_status status = TROUPE_OK;
         if (strcmp(name, "__metadata__") == 0) {
@@ -288,7 +292,8 @@ parse_json(const char *label, const char *json, size_t size, json_t **root, trou
 {
     static const tr_json_limits limits = {.depth = 4,
         .containers = 3 * (size_t)TR_ST_TENSORS_MAX + 2,
-        .separators = 12 * (size_t)TR_ST_TENSORS_MAX,
+        .separators = METADATA_MAX * 2,
+        .per_container = 8, /* a tensor of rank 16 has 3 containers and 23 separators */
         .natural = true};
     if (size == 0 || json[0] != '{') {
         return troupe_fail(
@@ -343,7 +348,7 @@ void
 tr_st_table_fini(tr_st_table *table)
 {
     for (size_t i = 0; i < table->count; i++) {
-        tr_free((void *)(uintptr_t)table->tensors[i].shape);
+        tr_free(table->tensors[i].shape);
     }
     tr_free(table->tensors);
     tr_free(table->by_name);

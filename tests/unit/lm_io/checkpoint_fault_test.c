@@ -25,7 +25,8 @@ typedef enum call_kind {
     CALL_WRITE,
     CALL_SYNC,
     CALL_MKDIR,
-    CALL_RENAME
+    CALL_RENAME,
+    CALL_REMOVE /* counted only when `removals` is set */
 } call_kind;
 
 enum {
@@ -37,6 +38,7 @@ static struct {
     int fail_at;  /* number of the call that fails, from 1; 0 = none */
     int fail_all; /* and all that follow it */
     int error;
+    bool removals;
     int kill_at; /* number of the call before which the process dies */
 
     struct {
@@ -95,6 +97,8 @@ strike(void)
     return due;
 }
 
+/* The names are the linker's. */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 ssize_t __real_write(int fd, const void *bytes, size_t size);
@@ -105,6 +109,13 @@ int __real_mkdir(const char *path, mode_t mode);
 int __wrap_mkdir(const char *path, mode_t mode);
 int __real_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
 int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __real_unlinkat(int dir, const char *name, int flags);
+int __wrap_unlinkat(int dir, const char *name, int flags);
+
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 int
 __wrap_open(const char *path, int flags, ...)
@@ -149,6 +160,26 @@ __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 {
     note(CALL_RENAME, from);
     return strike() ? -1 : __real_renameat2(a, from, b, to, flags);
+}
+
+int
+__wrap_rename(const char *from, const char *to)
+{
+    if (!faults.removals) {
+        return __real_rename(from, to);
+    }
+    note(CALL_REMOVE, from);
+    return strike() ? -1 : __real_rename(from, to);
+}
+
+int
+__wrap_unlinkat(int dir, const char *name, int flags)
+{
+    if (!faults.removals) {
+        return __real_unlinkat(dir, name, flags);
+    }
+    note(CALL_REMOVE, name);
+    return strike() ? -1 : __real_unlinkat(dir, name, flags);
 }
 
 /* --- the tests --- */
@@ -376,6 +407,48 @@ killed_before_any_call_the_newest_checkpoint_still_verifies(void **state)
     assert_int_equal(published, 1); /* between the rename and the sync of the parent */
 }
 
+/* A child prunes to one checkpoint and dies by SIGKILL before its n-th removal; false when it came
+ * through. */
+static bool
+prune_killed_at(int n)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        faults_reset();
+        faults.removals = true;
+        faults.kill_at = n;
+        _exit(troupe_checkpoint_prune(folder, 1, NULL) == TROUPE_OK ? 0 : 1);
+    }
+    int code = 0;
+    assert_int_equal(waitpid(pid, &code, 0), pid);
+    assert_true(WIFSIGNALED(code) || WEXITSTATUS(code) == 0);
+    return WIFSIGNALED(code);
+}
+
+static void
+killed_while_pruning_no_half_checkpoint_keeps_its_name(void **state)
+{
+    (void)state;
+    troupe_error err = {0};
+    bool killed = true;
+    int n = 0;
+    toy_write(&new_model, folder, "checkpoint-2");
+    while (killed) {
+        n++;
+        killed = prune_killed_at(n);
+        if (file_exists(folder, "checkpoint-1")) {
+            toy_expect(&old_model, folder, "checkpoint-1");
+        } else {
+            expect_ok(troupe_checkpoint_prune(folder, 0, &err), &err);
+            toy_write(&old_model, folder, "checkpoint-1");
+        }
+        toy_expect(&new_model, folder, "checkpoint-2");
+        assert_int_equal(count_entries(folder), 2);
+    }
+    assert_true(n > 5);
+}
+
 /* --- really full --- */
 
 /* Runs `body` in a child and returns its exit code; -1 when a signal ended it. */
@@ -510,6 +583,7 @@ main(void)
         T(a_disk_error_at_any_call_leaves_nothing_and_spoils_nothing),
         T(an_interrupted_write_is_repeated),
         T(killed_before_any_call_the_newest_checkpoint_still_verifies),
+        T(killed_while_pruning_no_half_checkpoint_keeps_its_name),
         T(a_file_size_limit_counts_as_a_full_disk),
         T(a_really_full_disk_leaves_the_old_checkpoint_good),
         T(a_value_that_does_not_fit_leaves_nothing_behind),

@@ -6,6 +6,7 @@
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- what files mean --- */
 
@@ -348,6 +349,15 @@ missing_and_oversized_files_are_named(void **state)
     write_text_file(dir, "generation_config.json", "{");
     expect_failure(troupe_lm_config_read(dir, &config, &err), TROUPE_BAD_INPUT, &err,
         "generation_config.json", "line 1");
+    /* One that a link leads nowhere is not the same as none: its stop ids would be lost. */
+    char link[PATH_MAX + 64];
+    (void)snprintf(link, sizeof link, "%s/generation_config.json", dir);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_int_equal(troupe_lm_config_read(dir, &config, &err), TROUPE_NOT_FOUND);
+    assert_non_null(strstr(err.text, "generation_config.json"));
+    assert_int_equal(unlink(link), 0);
+    expect_ok(troupe_lm_config_read(dir, &config, &err), &err);
     drop_folder(dir);
 }
 

@@ -114,6 +114,12 @@ scalars_empty_tensors_and_empty_files_are_good(void **state)
     assert_int_equal(tr_st_find(file, "e")->count, 0);
     assert_int_equal(tr_st_find(file, "f")->size, 0);
     tr_st_close(file);
+    /* An empty tensor lies before the one that shares its offset, whatever their names. */
+    file = open_good("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                     "\"z\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+        4);
+    assert_string_equal(tr_st_at(file, 0)->name, "z");
+    tr_st_close(file);
     file = open_good("{}", 0);
     assert_int_equal(tr_st_count(file), 0);
     assert_null(tr_st_find(file, ""));
@@ -335,6 +341,27 @@ deep_nesting_is_refused_before_it_is_parsed(void **state)
         tr_buf_puts(&header, "[");
     }
     refuse(header.data, 0, "nested deeper than 4");
+    tr_buf_fini(&header);
+}
+
+static void
+more_metadata_or_numbers_than_any_file_has_is_refused_before_it_is_parsed(void **state)
+{
+    (void)state;
+    tr_buf header = {0};
+    tr_buf_puts(&header, "{\"__metadata__\":{\"k\":\"v\"");
+    for (int i = 0; i < 70000; i++) {
+        tr_buf_printf(&header, ",\"%d\":\"\"", i);
+    }
+    tr_buf_puts(&header, "}}");
+    refuse(header.data, 0, "separators");
+    tr_buf_clear(&header);
+    tr_buf_puts(&header, "{\"w\":{\"dtype\":\"U8\",\"data_offsets\":[0,1],\"shape\":[1");
+    for (int i = 0; i < 140000; i++) {
+        tr_buf_puts(&header, ",1");
+    }
+    tr_buf_puts(&header, "]}}");
+    refuse(header.data, 1, "separators");
     tr_buf_fini(&header);
 }
 
@@ -620,6 +647,7 @@ main(void)
         T(a_file_that_shrinks_after_opening_is_an_error_and_not_a_signal),
         T(headers_that_are_not_one_json_object_are_refused),
         T(deep_nesting_is_refused_before_it_is_parsed),
+        T(more_metadata_or_numbers_than_any_file_has_is_refused_before_it_is_parsed),
         T(brackets_inside_strings_are_not_nesting),
         T(duplicate_names_are_refused_also_when_one_is_escaped),
         T(metadata_must_map_strings_to_strings),
