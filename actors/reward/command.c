@@ -126,6 +126,7 @@ tr_command_split(const char *command, char ***argv, size_t *count, troupe_error 
         const size_t table = (s.count + 1) * sizeof(char *);
         char **made = tr_alloc(table + s.words.size);
         char *text = (char *)made + table;
+        TR_ASSERT(s.words.data != NULL); /* each word has left at least its zero */
         memcpy(text, s.words.data, s.words.size);
         for (size_t i = 0; i < s.count; i++) {
             made[i] = text;

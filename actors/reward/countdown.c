@@ -43,10 +43,16 @@ tr_countdown_fits(const int64_t *numbers, size_t count)
 
 /* --- parser ---------------------------------------------------------------------------------- */
 
+static bool
+is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 static void
 skip_blanks(tr_parser *p)
 {
-    while (p->at < p->text.size && memchr(" \t\r\n", p->text.data[p->at], 4) != NULL) {
+    while (p->at < p->text.size && is_blank(p->text.data[p->at])) {
         p->at++;
     }
 }

@@ -57,7 +57,7 @@ troupe_dataset_load(troupe_dataset **out, const char *path, const troupe_dataset
                                                        : TROUPE_IO;
         return troupe_fail(err, status, "%s: %s; give a file of JSON lines", path, strerror(errno));
     }
-    tr_loader l;
+    tr_loader l = {0};
     troupe_status status = loader_init(&l, path, options, err);
     if (status == TROUPE_OK) {
         status = finish(&l, read_file(&l, file), out);
@@ -70,7 +70,7 @@ troupe_status
 troupe_dataset_parse(troupe_dataset **out, const char *name, const void *bytes, size_t size,
     const troupe_dataset_options *options, troupe_error *err)
 {
-    tr_loader l;
+    tr_loader l = {0};
     const troupe_status status = loader_init(&l, name, options, err);
     return status == TROUPE_OK ? finish(&l, feed(&l, bytes, size), out) : status;
 }
@@ -213,7 +213,7 @@ end_line(tr_loader *l)
         size--;
     }
     size_t blank = 0;
-    while (blank < size && memchr(" \t\r", line[blank], 3) != NULL) {
+    while (blank < size && (line[blank] == ' ' || line[blank] == '\t' || line[blank] == '\r')) {
         blank++;
     }
     char why[256];
@@ -240,6 +240,7 @@ finish(tr_loader *l, troupe_status status, troupe_dataset **out)
         status = end_line(l);
     }
     const troupe_dataset *d = l->dataset;
+    TR_ASSERT(d != NULL);
     if (status == TROUPE_OK && d->count == 0) {
         status = troupe_fail(l->err, TROUPE_BAD_INPUT,
             "%.300s: no row in it%s%.400s; give a file with one JSON object a line", l->name,

@@ -88,7 +88,9 @@ tr_child_start(tr_child **out, const tr_child_options *options, troupe_error *er
     status = pipes_open(&pipes, err);
     if (status == TROUPE_OK) {
         /* execve takes char *const * for historical reasons and writes to none of it. */
-        char *const *argv = (char *const *)(uintptr_t)options->argv;
+        char *const *argv = NULL;
+        memcpy(&argv, &options->argv, sizeof argv);
+        TR_ASSERT(path.data != NULL);
         status = fork_and_exec(child, &pipes, path.data, argv, err);
     }
     if (status == TROUPE_OK) {
