@@ -119,6 +119,125 @@ results_do_not_depend_on_batching_order_pool_or_preemption(void **state)
     fixture_close(&f);
 }
 
+/* A pool that just fits one member at its longest, for groups whose members wait with many tokens, and
+ * the oldest member is never the one to give up its blocks. */
+static void
+the_smallest_pool_ends_every_group_and_spares_the_oldest(void **state)
+{
+    struct fixture f = {0};
+    struct results wide = {0}, tight = {0};
+    const troupe_lm_config config = small_config();
+
+    (void)state;
+    fixture_open(&f, &config, 0, 1);
+    for (int blocks = 100; blocks >= 12; blocks -= 88) {
+        struct job job;
+        troupe_engine_stats stats;
+        troupe_engine *engine = open_engine(&f, blocks, 4, 16, 16);
+        make_job(&job, config.vocab);
+        for (int g = 0; g < GROUPS - 1; g++) {
+            /* 47 positions are 12 blocks. */
+            troupe_engine_request request = request_of(&job, g, 48 - job.lengths[g]);
+            request.stop_count = 0;
+            submit(engine, &request);
+        }
+        engine_drain(engine, blocks == 100 ? &wide : &tight, 3000);
+        troupe_engine_get_stats(engine, &stats);
+        assert_true(blocks == 100 || stats.preemptions > 10);
+        troupe_engine_free(engine);
+    }
+    assert_same_results(&wide, &tight);
+    assert_int_equal(results_find(&tight, 10, 0)->preemptions, 0);
+    results_fini(&wide);
+    results_fini(&tight);
+    fixture_close(&f);
+}
+
+static void
+submit_plain(troupe_engine *engine, uint64_t id, int prompt_count, int members, int max_new)
+{
+    int32_t prompt[16];
+    const uint64_t seeds[] = {id, id + 100};
+    const troupe_engine_request request = {.size = sizeof request,
+        .id = id,
+        .prompt = prompt,
+        .prompt_count = prompt_count,
+        .members = members,
+        .seeds = seeds,
+        .max_new = max_new,
+        .sampling = {.temperature = 1.0F, .top_p = 1.0F}};
+
+    random_ids(prompt, prompt_count, 24, id);
+    submit(engine, &request);
+}
+
+/* A preempted member waits for many blocks (of one position each) while small groups that would fit
+ * keep coming: they go behind it. */
+static void
+a_preempted_member_does_not_starve_behind_newer_groups(void **state)
+{
+    struct fixture f = {0};
+    const troupe_lm_config config = small_config();
+    troupe_generation view = {0};
+    troupe_error err = {0};
+    const troupe_generation *finished = NULL;
+    int count = 0, had = 0;
+
+    (void)state;
+    fixture_open(&f, &config, 0, 1);
+    troupe_engine *engine = open_engine(&f, 48, 1, 16, 64);
+    submit_plain(engine, 0, 1, 1, 48);
+    submit_plain(engine, 1, 4, 2, 30);
+    while (view.preemptions == 0) {
+        check(troupe_engine_step(engine, NULL, &count, &err), &err);
+        assert_int_equal(count, 0);
+        assert_int_equal(troupe_engine_peek(engine, 1, 1, &view), TROUPE_OK);
+    }
+    had = view.count;
+    assert_true(had > 8);
+    for (uint64_t id = 2; finished == NULL || finished->id < 2; id++) {
+        submit_plain(engine, id, 1, 1, 3);
+        do {
+            check(troupe_engine_step(engine, &finished, &count, &err), &err);
+        } while (count == 0 && id > 60);
+        finished = count == 0 ? NULL : finished;
+        assert_true(id < 200);
+    }
+    /* The first of the small groups is done: by then the preempted member went on. */
+    if (troupe_engine_peek(engine, 1, 1, &view) == TROUPE_OK) {
+        assert_true(view.count > had);
+    }
+    assert_int_equal(troupe_engine_peek(engine, 77, 0, &view), TROUPE_NOT_FOUND);
+    troupe_engine_free(engine);
+    fixture_close(&f);
+}
+
+/* Prompts for members that have no place yet would only hold blocks. */
+static void
+prompts_are_computed_for_members_that_can_run(void **state)
+{
+    struct fixture f = {0};
+    struct job job;
+    troupe_engine_stats stats;
+    troupe_error err = {0};
+    const troupe_lm_config config = small_config();
+    int count = 0;
+
+    (void)state;
+    fixture_open(&f, &config, 0, 1);
+    make_job(&job, config.vocab);
+    troupe_engine *engine = open_engine(&f, 200, 4, 2 * MEMBERS, 512);
+    for (int g = 0; g < GROUPS; g++) {
+        troupe_engine_request request = request_of(&job, g, 20);
+        submit(engine, &request);
+    }
+    check(troupe_engine_step(engine, NULL, &count, &err), &err);
+    troupe_engine_get_stats(engine, &stats);
+    assert_int_equal((int)stats.prompt_rows, job.lengths[0] + job.lengths[1]);
+    troupe_engine_free(engine);
+    fixture_close(&f);
+}
+
 static void
 members_end_by_stop_id_by_limit_and_by_context(void **state)
 {
@@ -134,13 +253,14 @@ members_end_by_stop_id_by_limit_and_by_context(void **state)
     troupe_engine *engine = open_engine(&f, 100, 4, 24, 64);
     for (int g = 0; g < GROUPS; g++) {
         troupe_engine_request request = request_of(&job, g, g == 5 ? 1000 : 12);
+        request.stop_count = g == 5 ? 0 : 1; /* it is to reach the context's end */
         submit(engine, &request);
     }
     engine_drain(engine, &r, 2000);
     for (int i = 0; i < r.count; i++) {
         const struct result *x = &r.items[i];
         int limit = x->id == 15 ? config.context - job.lengths[5] : 12;
-        for (int t = 0; t + 1 < x->count; t++) {
+        for (int t = 0; x->id != 15 && t + 1 < x->count; t++) {
             assert_int_not_equal(x->tokens[t], 3);
         }
         if (x->finish == TROUPE_FINISH_STOP) {
@@ -222,7 +342,8 @@ the_draw_for_a_position_is_a_function_of_seed_and_position(void **state)
     troupe_lm_scorer *scorer = NULL;
     troupe_error err = {0};
     const troupe_lm_config config = small_config();
-    const float temperature = 0.7F;
+    const float temperature = 3.0F; /* wide enough that another u would show */
+    int narrow = 0;
     int32_t prefix[32] = {5, 1, 9};
     const uint64_t seed = 77;
     float logprobs[24];
@@ -253,8 +374,10 @@ the_draw_for_a_position_is_a_function_of_seed_and_position(void **state)
             fail_msg("token %d is %d, whose interval is [%.6f, %.6f], but u = %.6f", t, id, below,
                 above, u);
         }
+        narrow += above - below < 0.5;
         prefix[3 + t] = id;
     }
+    assert_true(narrow >= 10);
     troupe_engine_free(engine);
     troupe_lm_scorer_free(scorer);
     results_fini(&r);
@@ -613,6 +736,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_do_not_depend_on_batching_order_pool_or_preemption),
+        cmocka_unit_test(the_smallest_pool_ends_every_group_and_spares_the_oldest),
+        cmocka_unit_test(a_preempted_member_does_not_starve_behind_newer_groups),
+        cmocka_unit_test(prompts_are_computed_for_members_that_can_run),
         cmocka_unit_test(members_end_by_stop_id_by_limit_and_by_context),
         cmocka_unit_test(a_prompt_is_computed_once_for_its_group),
         cmocka_unit_test(the_draw_for_a_position_is_a_function_of_seed_and_position),

@@ -230,6 +230,7 @@ assert_pool_conserved(const troupe_engine *engine)
 
     for (int i = 0; i < engine->group_count; i++) {
         const struct tr_group *g = engine->groups[i];
+        assert_true(g->hold.count == 0 || g->waiting > 0);
         for (int b = 0; b < g->hold.count; b++) {
             held[g->hold.blocks[b]]++;
         }

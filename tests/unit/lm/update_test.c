@@ -172,6 +172,36 @@ recomputed_caches_give_the_new_weights_own_distribution(void **state)
     fixture_close(&f);
 }
 
+/* In a pool that just fits one member at its longest, an update that makes a member with almost all of its
+ * tokens wait among others must not block them all: it takes its group's blocks instead of copying. */
+static void
+an_update_in_a_tight_pool_blocks_nobody(void **state)
+{
+    struct fixture f = {0};
+    struct results r = {0};
+    troupe_generation view = {0};
+    const troupe_lm_config config = small_config();
+
+    (void)state;
+    fixture_open(&f, &config, 0, 1);
+    troupe_lm_weights *new_weights = fixture_weights(&f, 2, 7);
+    /* 9 + 40 - 1 positions are 12 blocks of 4. */
+    troupe_engine *engine = open_engine(&f, TROUPE_ENGINE_RECOMPUTE, 12, 16);
+    submit(engine, 5, 9);
+    while (view.count < 38) {
+        steps(engine, &r, 1);
+        assert_int_equal(troupe_engine_peek(engine, 5, 0, &view), TROUPE_OK);
+    }
+    troupe_engine_set_weights(engine, new_weights);
+    engine_drain(engine, &r, 400);
+    assert_int_equal(r.count, MEMBERS);
+    assert_spans(results_find(&r, 5, 0), 2, (const troupe_lm_span[]){{0, 0}, {38, 7}});
+    troupe_engine_free(engine);
+    troupe_lm_weights_drop(new_weights, f.device);
+    results_fini(&r);
+    fixture_close(&f);
+}
+
 static void
 between_sequences_running_members_end_with_the_old_weights(void **state)
 {
@@ -293,6 +323,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_flight_members_go_on_and_their_spans_say_so),
         cmocka_unit_test(recomputed_caches_give_the_new_weights_own_distribution),
+        cmocka_unit_test(an_update_in_a_tight_pool_blocks_nobody),
         cmocka_unit_test(between_sequences_running_members_end_with_the_old_weights),
         cmocka_unit_test(nothing_starts_on_cache_blocks_of_another_version),
         cmocka_unit_test(the_newest_of_several_pending_versions_wins),
