@@ -44,7 +44,7 @@ learn() { # name, largest lag, options
     check "$name" "<=" ", max " "$bound"
     check "$name" ">=" "at equal weights: " 288
     grep -q 'largest difference 0$' "$dir/$name.txt" || complain "$name: log-probs differ"
-    grep -q ' = 400 trained + 0 stale ' "$dir/$name.txt" || complain "$name: groups"
+    grep -q ' 400 dispatched = 400 trained + 0 stale + 0 failed ' "$dir/$name.txt" || complain "$name: groups"
     [ "$(grep -c '"status":"trained"' "$dir/$name/samples.jsonl")" -eq 9600 ] ||
         complain "$name: samples.jsonl"
     [ "$(wc -l <"$dir/$name/metrics.jsonl")" -eq 100 ] || complain "$name: metrics.jsonl"

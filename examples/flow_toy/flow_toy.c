@@ -99,9 +99,9 @@ stream_config(const toy_config *c)
     (void)snprintf(journal, sizeof journal, "%s/journal", c->out);
     (void)snprintf(digest, sizeof digest, "%016" PRIx64, data_digest(c->seed));
     int retained = (c->checkpoint_every > 0 ? 2 * c->checkpoint_every : c->steps) + 2;
-    json_t *object = json_pack("{s:s, s:I, s:i, s:s, s:i, s:i, s:i}", "journal", journal, "seed",
-        (json_int_t)c->seed, "rows", FLOW_ROWS, "data_digest", digest, "groups_per_step", c->groups,
-        "group_size", c->group_size, "retained_steps", retained);
+    json_t *object = json_pack("{s:s, s:I, s:i, s:s, s:i, s:i, s:i, s:i}", "journal", journal,
+        "seed", (json_int_t)c->seed, "rows", FLOW_ROWS, "data_digest", digest, "groups_per_step",
+        c->groups, "group_size", c->group_size, "retained_steps", retained, "steps", c->steps);
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;

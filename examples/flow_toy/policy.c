@@ -334,10 +334,6 @@ static void
 taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     policy *p = user;
-    if (!p->taking) {
-        return; /* the run ends, and these groups with it */
-    }
-    p->taking = false;
     if (troupe_answer_status(answer) == TROUPE_TIMEOUT) {
         next(ctx, p);
         return;
@@ -361,7 +357,6 @@ taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
 static void
 take(troupe_ctx *ctx, policy *p)
 {
-    p->taking = true;
     troupe_args args = {0};
     troupe_args_i64(&args, p->step + 1);
     troupe_args_u64(&args, p->version);
@@ -443,15 +438,12 @@ init(troupe_ctx *ctx, const char *config, troupe_error *err)
     return policy_open_records(p, err);
 }
 
+/* The step that runs is finished, its batch waited for: a step takes milliseconds here. */
 static bool
 stop(troupe_ctx *ctx)
 {
     policy *p = troupe_state(ctx);
     p->stopping = !p->done;
-    if (p->taking) {
-        p->taking = false;
-        next(ctx, p);
-    }
     return p->done;
 }
 

@@ -32,7 +32,7 @@ typedef struct policy {
     int64_t step, saved;
     uint64_t epoch, version, next_version;
     troupe_object weights; /* being published */
-    bool taking, stopping, done;
+    bool stopping, done;
     group *groups;   /* [groups], `count` of them granted now */
     member *members; /* [groups][group_size] */
     int count;

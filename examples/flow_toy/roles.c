@@ -20,6 +20,7 @@ typedef struct lease {
     uint64_t epoch, group, row;
     uint64_t members; /* not yet sealed; none left: nothing to do here any more */
     uint32_t attempt;
+    bool used; /* the entry names a lease, were it a finished one */
 } lease;
 
 typedef struct path {
@@ -106,12 +107,14 @@ drop(rollout *r, lease *l)
     l->members = 0;
 }
 
+/* Finished ones are found too, as long as their entries last, so that a lease that is said again is
+ * not done again. */
 static lease *
 find_lease(rollout *r, uint64_t epoch, uint64_t group, uint32_t attempt)
 {
-    for (int i = 0; i < r->queued; i++) {
+    for (int i = 0; i < CAPACITY; i++) {
         lease *l = at(r, i);
-        if (l->epoch == epoch && l->group == group && l->attempt == attempt) {
+        if (l->used && l->epoch == epoch && l->group == group && l->attempt == attempt) {
             return l;
         }
     }
@@ -136,7 +139,8 @@ take_lease(troupe_ctx *ctx, troupe_call *call)
         .group = troupe_arg_u64(call, 1),
         .attempt = (uint32_t)troupe_arg_u64(call, 2),
         .row = troupe_arg_u64(call, 3),
-        .members = troupe_arg_u64(call, 4)};
+        .members = troupe_arg_u64(call, 4),
+        .used = true};
     int count = __builtin_popcountll(l.members);
     if (!troupe_args_ok(call)) {
         return;
