@@ -85,6 +85,9 @@ weigh(const troupe_rl_options *options, tr_sequence *sequence, double log_produc
 static unsigned
 rejected_sequence(const troupe_rl_options *options, const tr_sequence *sequence, double log_product)
 {
+    if (options->masks == 0) {
+        return 0;
+    }
     double k3 = 0;
     double drift = 0;
     double least = HUGE_VAL;
