@@ -57,9 +57,17 @@ tr_policy_fail(
     if (p->phase == TR_POLICY_DONE) {
         return;
     }
-    snprintf(p->failure, sizeof p->failure, "%s: %s (%s)", what, why, troupe_status_name(status));
+    if (p->failure[0] == '\0') {
+        snprintf(
+            p->failure, sizeof p->failure, "%s: %s (%s)", what, why, troupe_status_name(status));
+    }
     p->code = 1;
-    done(ctx, p);
+    if (p->phase == TR_POLICY_FINISHING) {
+        done(ctx, p); /* the stream does not answer either */
+        return;
+    }
+    p->stopping = true;
+    finish(ctx, p); /* the ledger is closed in any case */
 }
 
 /* Sends a call to the stream, whose answer continues the run; without it the run cannot go on. */
@@ -133,7 +141,8 @@ policy_init(troupe_ctx *ctx, const char *config, troupe_error *err)
 {
     tr_policy *p = troupe_state(ctx);
     p->checkpointed = -1;
-    p->accuracy = p->accuracy_last = p->accuracy_first = p->publish_ms = TR_UNKNOWN;
+    p->reward_mean = p->accuracy = p->accuracy_last = p->accuracy_first = p->publish_ms =
+        TR_UNKNOWN;
     troupe_status status = tr_config_parse(config, &p->config, err);
     if (status != TROUPE_OK) {
         return status;
@@ -380,6 +389,7 @@ taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
         tr_policy_fail(ctx, p, status, "take", err.text);
         return;
     }
+    p->failed_in_a_row = 0;
     p->phase = TR_POLICY_TRAINING;
 }
 

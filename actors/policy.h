@@ -100,6 +100,7 @@ typedef struct tr_policy {
     troupe_object publishing;
     bool initial; /* the version being published is the first of this process */
 
+    int64_t failed_in_a_row; /* groups, since the last batch */
     tr_batch batch;
     troupe_lag lag_line; /* of the last step's batch, for its line */
     uint64_t head_line;

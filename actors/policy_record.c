@@ -133,6 +133,21 @@ retired_member(troupe_ctx *ctx, tr_policy *p, tr_reader *in, sample_line *line, 
     return true;
 }
 
+enum {
+    FAILED_BATCHES_MAX = 10
+};
+
+/* A run in which every group fails would go on for ever and never train. */
+static void
+count_failure(troupe_ctx *ctx, tr_policy *p, const char *reason)
+{
+    int64_t batch = tr_config_int(p->config, "batch", 1);
+    if (++p->failed_in_a_row >= FAILED_BATCHES_MAX * batch) {
+        tr_policy_fail(
+            ctx, p, TROUPE_FAILED, "no batch could be made, the last groups all failed", reason);
+    }
+}
+
 void
 tr_policy_retired(troupe_ctx *ctx, troupe_call *call)
 {
@@ -160,6 +175,9 @@ tr_policy_retired(troupe_ctx *ctx, troupe_call *call)
         status = tr_run_dir_samples(p->files, &lines, &err);
     }
     tr_buf_fini(&lines);
+    if (ok && strcmp(line.status, "failed") == 0 && !p->stopping) {
+        count_failure(ctx, p, line.reason);
+    }
     if (status != TROUPE_OK) {
         tr_policy_fail(ctx, p, status, "samples.jsonl", err.text);
         (void)troupe_reply_error(call, status, "%s", err.text);

@@ -104,10 +104,10 @@ answer_first(reference *r, const float *logprobs, int count)
 }
 
 static bool
-refuse_first(reference *r, troupe_status status, const char *why)
+refuse_first(reference *r, const char *why)
 {
     waiting *w = &r->queue[r->first];
-    (void)troupe_reply_error(w->call, status, "%s", why);
+    (void)troupe_reply_error(w->call, TROUPE_FAILED, "%s", why);
     *w = (waiting){0};
     r->first = (r->first + 1) % QUEUE_MAX;
     r->count--;
@@ -131,7 +131,7 @@ reference_idle(troupe_ctx *ctx)
         const waiting *w = &r->queue[(r->first + count) % QUEUE_MAX];
         troupe_status status = tr_lm_sample_of(w->sample, &samples[count], &err);
         if (status != TROUPE_OK && count == 0) {
-            return refuse_first(r, status, err.text);
+            return refuse_first(r, err.text);
         }
         int64_t more = status == TROUPE_OK
                            ? samples[count].prompt_count + samples[count].token_count
@@ -152,7 +152,7 @@ reference_idle(troupe_ctx *ctx)
     troupe_status status = troupe_lm_score(
         r->scorer, r->weights, samples, count, r->temperature, logprobs, NULL, &err);
     if (status != TROUPE_OK) {
-        (void)refuse_first(r, status, err.text); /* the culprit comes first sooner or later */
+        (void)refuse_first(r, err.text); /* the culprit comes first sooner or later */
     }
     for (int i = 0; status == TROUPE_OK && i < count; i++) {
         answer_first(r, logprobs[i], samples[i].token_count);

@@ -90,7 +90,10 @@ troupe_reward_role_score(troupe_ctx *ctx, troupe_call *call)
         status = troupe_reward_score(r->reward, &input, &value, &err);
     }
     if (status != TROUPE_OK) {
-        (void)troupe_reply_error(call, status, "%s", err.text);
+        /* DIED and TIMEOUT are said of the reward's program; as the answer's own status they would
+         * be said of this actor, and the call would be sent again. */
+        (void)troupe_reply_error(
+            call, TROUPE_FAILED, "%s: %s", troupe_status_name(status), err.text);
     } else {
         (void)troupe_reply_f64(call, value);
     }

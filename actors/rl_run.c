@@ -46,26 +46,39 @@ check_rl(const json_t *config, troupe_error *err)
     return TROUPE_OK;
 }
 
-/* Opens the reward once, to see that it can be opened; C functions of the program are known to it
- * alone. */
+static troupe_status
+never_called(void *user, const troupe_reward_input *input, double *value, troupe_error *err)
+{
+    (void)user;
+    (void)input;
+    (void)value;
+    return troupe_fail(err, TROUPE_UNSUPPORTED, "a check does not score");
+}
+
+/* Opens the reward once, to see that it can be opened. C functions are known to the program alone:
+ * it names them in the key reward-functions, and they stand in here as functions that are never
+ * called. */
 static troupe_status
 check_reward(const json_t *config, troupe_error *err)
 {
-    static const char *const built_in[] = {"exact", "number", "countdown", "regex", "regex-whole"};
+    troupe_reward_function own[16];
+    size_t count = 0;
+    size_t i = 0;
+    json_t *name = NULL;
+    json_array_foreach(json_object_get(config, "reward-functions"), i, name)
+    {
+        if (count < TR_COUNT(own)) {
+            own[count++] = (troupe_reward_function){json_string_value(name), never_called, NULL};
+        }
+    }
     const char *command = tr_config_text(config, "reward-cmd", NULL);
-    const char *name = tr_config_text(config, "reward", "exact");
-    bool known = command != NULL;
-    for (size_t i = 0; i < TR_COUNT(built_in); i++) {
-        known = known || strcmp(name, built_in[i]) == 0;
-    }
-    if (!known) {
-        return TROUPE_OK; /* the reward role says so when nobody defines it */
-    }
     troupe_reward_options options = {
         .size = sizeof options,
-        .name = command == NULL ? name : NULL,
+        .name = command == NULL ? tr_config_text(config, "reward", "exact") : NULL,
         .command = command,
         .pattern = tr_config_text(config, "reward-pattern", NULL),
+        .functions = own,
+        .function_count = count,
     };
     troupe_reward *reward = NULL;
     troupe_status status = troupe_reward_open(&reward, &options, err);

@@ -100,6 +100,7 @@ troupe_engine_new(const troupe_lm *lm, troupe_device *device, troupe_lm_weights 
     if (status != TROUPE_OK) {
         return status;
     }
+    TR_ASSERT(tr_lm_same_shape(weights->lm, lm));
     troupe_engine *engine = tr_zalloc(1, sizeof *engine);
     engine->lm = lm;
     engine->device = device;
@@ -179,8 +180,8 @@ flip(troupe_engine *engine)
     engine->stats.flips++;
 }
 
-static void
-flip_when_allowed(troupe_engine *engine)
+void
+tr_engine_flip_when_allowed(troupe_engine *engine)
 {
     if (engine->pending != NULL &&
         (engine->options.update != TROUPE_ENGINE_BETWEEN || !any_begun(engine))) {
@@ -191,11 +192,11 @@ flip_when_allowed(troupe_engine *engine)
 void
 troupe_engine_set_weights(troupe_engine *engine, troupe_lm_weights *weights)
 {
-    TR_ASSERT(weights->lm->layout.floats == engine->lm->layout.floats);
+    TR_ASSERT(tr_lm_same_shape(weights->lm, engine->lm));
     (void)troupe_lm_weights_hold(weights);
     troupe_lm_weights_drop(engine->pending, engine->device);
     engine->pending = weights;
-    flip_when_allowed(engine);
+    tr_engine_flip_when_allowed(engine);
 }
 
 int64_t
@@ -214,13 +215,13 @@ troupe_engine_step(
 
     *count = 0;
     tr_engine_purge(engine);
-    flip_when_allowed(engine);
     if (tr_engine_plan(engine) > 0) {
         status = tr_engine_run(engine, err);
     }
     if (status != TROUPE_OK) {
         return status;
     }
+    tr_engine_flip_when_allowed(engine);
     tr_engine_report(engine, finished, count);
     return TROUPE_OK;
 }

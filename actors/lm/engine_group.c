@@ -195,6 +195,7 @@ troupe_engine_abort(troupe_engine *engine, uint64_t id)
         }
     }
     tr_engine_sweep(engine);
+    tr_engine_flip_when_allowed(engine);
     return TROUPE_OK;
 }
 

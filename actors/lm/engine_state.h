@@ -118,6 +118,9 @@ void tr_engine_sweep(troupe_engine *engine);
 /* Ends a member that is not done: its blocks go, the next report has it. */
 void tr_engine_finish(troupe_engine *engine, struct tr_member *member, troupe_finish finish);
 
+/* Applies pending weights as soon as the update mode allows, so that between two steps the engine's
+ * version is always the one that the next step samples with. */
+void tr_engine_flip_when_allowed(troupe_engine *engine);
 /* Frees groups all of whose members were handed out by an earlier step. */
 void tr_engine_purge(troupe_engine *engine);
 /* Turns the ended members into what the caller sees. */

@@ -97,7 +97,7 @@ troupe_lm_score(troupe_lm_scorer *scorer, const troupe_lm_weights *weights,
     float inv_temperature = temperature > 0.0F ? 1.0F / temperature : 1.0F;
     troupe_packing packing = {0};
 
-    TR_ASSERT(weights->lm == scorer->lm);
+    TR_ASSERT(tr_lm_same_shape(weights->lm, scorer->lm));
     troupe_status status = troupe_lm_samples_check(scorer->lm, samples, count, err);
     if (status == TROUPE_OK) {
         status = tr_lm_samples_pack(&packing, samples, count, scorer->rows_max, err);

@@ -221,6 +221,18 @@ troupe_lm_load(const char *dir, int valid_ids, troupe_lm **out, float **params, 
     return TROUPE_OK;
 }
 
+bool
+tr_lm_same_shape(const troupe_lm *a, const troupe_lm *b)
+{
+    const troupe_lm_config *x = &a->config, *y = &b->config;
+
+    return a == b ||
+           (a->layout.floats == b->layout.floats && a->layout.count == b->layout.count &&
+               a->valid_ids == b->valid_ids && x->layers == y->layers && x->hidden == y->hidden &&
+               x->mlp == y->mlp && x->heads == y->heads && x->kv_heads == y->kv_heads &&
+               x->head_dim == y->head_dim && x->vocab == y->vocab && x->context == y->context);
+}
+
 void
 tr_lm_round_rope(troupe_lm *lm)
 {

@@ -44,7 +44,8 @@ graph(troupe_graph *g, int argc, char **argv)
     troupe_error err = {0};
     troupe_status status = grpo_run_open(&run, argc, argv, &err);
     if (status != TROUPE_OK) {
-        return troupe_graph_refuse(g, status, "%s", err.text);
+        /* Whatever it was, nothing has started: the program ends with code 2. */
+        return troupe_graph_refuse(g, TROUPE_BAD_INPUT, "%s", err.text);
     }
     const char *roles = run.role_config;
     troupe_role *policy =

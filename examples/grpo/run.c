@@ -154,6 +154,7 @@ grpo_run_open(grpo_run *run, int argc, char **argv, troupe_error *err)
     free(text);
     const char *out = troupe_options_text(run->options, "out");
     json_object_set_new(config, "run", json_string(out));
+    json_object_set_new(config, "reward-functions", json_pack("[s]", "positions"));
     json_object_set_new(config, "stream", json_string("samples"));
     json_object_set_new(config, "stages",
         run->reference ? json_pack("[s, s]", "reward", "reference") : json_pack("[s]", "reward"));
