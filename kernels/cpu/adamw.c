@@ -1,6 +1,7 @@
 /* AdamW on fp32 masters: one pass over four arrays, limited by memory. The step is PyTorch's: decay first,
  * then p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps). */
 #include "cpu/ops.h"
+#include "cpu/pool.h"
 
 #include <troupe/ext/base.h>
 
@@ -36,14 +37,32 @@ adamw_chunk(const struct adamw_lanes *c, float *param, float *m, float *v, const
     v16_store_n(param, v16_fnma(v16_div(m1, root), c->rate, p), n);
 }
 
+/* The arguments; a thread takes a range of elements. */
+struct adamw {
+    struct adamw_lanes lanes;
+    float *param, *m, *v;
+    const float *grad;
+};
+
+static void
+step_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    (void)d;
+    const struct adamw *t = context;
+    const ptrdiff_t end = first + count;
+    for (ptrdiff_t i = first; i < end; i += 16) {
+        adamw_chunk(&t->lanes, t->param + i, t->m + i, t->v + i, t->grad + i, lanes_at(i, end));
+    }
+}
+
 void
 TR_FN(adamw)(troupe_device *d, float *param, float *m, float *v, const float *grad,
     const troupe_adamw *o, size_t n)
 {
-    (void)d;
-    TR_ASSERT(o->step >= 1);
+    TR_ASSERT(o->step >= 1 && n <= PTRDIFF_MAX);
     double b1 = (double)o->beta1, b2 = (double)o->beta2, lr = (double)o->lr;
-    const struct adamw_lanes c = {
+    struct adamw t = {.param = param, .m = m, .v = v, .grad = grad};
+    t.lanes = (struct adamw_lanes){
         .grad_scale = v16_set1(o->grad_scale),
         .rest1 = v16_set1((float)(1 - b1)),
         .beta2 = v16_set1(o->beta2),
@@ -53,11 +72,5 @@ TR_FN(adamw)(troupe_device *d, float *param, float *m, float *v, const float *gr
         .keep = v16_set1((float)(1 - lr * (double)o->weight_decay)),
         .rate = v16_set1((float)(lr / (1 - power(b1, o->step)))),
     };
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        adamw_chunk(&c, param + i, m + i, v + i, grad + i, 16);
-    }
-    if (i < n) {
-        adamw_chunk(&c, param + i, m + i, v + i, grad + i, (int)(n - i));
-    }
+    tr_split(d, (ptrdiff_t)n, tr_grain(40), step_range, &t);
 }

@@ -3,6 +3,7 @@
 #include "cpu/attention_row.h"
 #include "cpu/norm.h"
 #include "cpu/ops.h"
+#include "cpu/pool.h"
 
 #include <troupe/ext/base.h>
 
@@ -31,33 +32,66 @@ packed_offsets(troupe_device *d, ptrdiff_t count, ptrdiff_t width)
     return offset;
 }
 
-void
-TR_FN(attention_packed_forward)(troupe_device *d, float *out, float *lse, const float *qkv,
-    const int32_t *cu, int sequences, float scale, int H, int KH, int E)
+/* The arguments of either direction; a thread takes a range of sequences. */
+struct packed {
+    const float *qkv, *dout, *out_in, *lse_in;
+    float *out, *lse, *dqkv;
+    const int32_t *cu;
+    float scale;
+    ptrdiff_t H, KH, E, width, longest;
+};
+
+/* Sequences that are worth a thread, for an operation of `factor` passes over the keys. */
+static ptrdiff_t
+sequence_grain(const struct packed *t, int sequences, double factor)
 {
-    const ptrdiff_t width = (H + 2 * (ptrdiff_t)KH) * E, length = longest(cu, sequences);
-    TR_ASSERT(KH > 0 && H % KH == 0);
+    double rows = sequences > 0 ? (double)t->cu[sequences] / sequences : 0;
+    return tr_grain(factor * rows * (double)t->longest * (double)(t->H * (t->E + 16)));
+}
+
+static void
+forward_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    const struct packed *t = context;
     tr_scratch_begin(d);
-    float *scratch = tr_scratch(d, (size_t)attention_scratch(length) * sizeof *scratch);
-    const ptrdiff_t *offset = packed_offsets(d, length, width);
-    for (ptrdiff_t seq = 0; seq < sequences; ++seq) {
-        const float *k = qkv + cu[seq] * width + H * E;
-        for (ptrdiff_t r = cu[seq]; r < cu[seq + 1]; ++r) {
-            struct attention_row row = {.out = out + r * H * E,
-                .lse = lse != NULL ? lse + r * H : NULL,
-                .q = qkv + r * width,
+    float *scratch = tr_scratch(d, (size_t)attention_scratch(t->longest) * sizeof *scratch);
+    const ptrdiff_t *offset = packed_offsets(d, t->longest, t->width);
+    for (ptrdiff_t seq = first; seq < first + count; ++seq) {
+        const float *k = t->qkv + t->cu[seq] * t->width + t->H * t->E;
+        for (ptrdiff_t r = t->cu[seq]; r < t->cu[seq + 1]; ++r) {
+            struct attention_row row = {.out = t->out + r * t->H * t->E,
+                .lse = t->lse != NULL ? t->lse + r * t->H : NULL,
+                .q = t->qkv + r * t->width,
                 .k = k,
-                .v = k + KH * E,
+                .v = k + t->KH * t->E,
                 .offset = offset,
-                .count = r - cu[seq] + 1,
-                .scale = scale,
-                .H = H,
-                .KH = KH,
-                .E = E};
+                .count = r - t->cu[seq] + 1,
+                .scale = t->scale,
+                .H = t->H,
+                .KH = t->KH,
+                .E = t->E};
             attend(&row, scratch);
         }
     }
     tr_scratch_end(d);
+}
+
+void
+TR_FN(attention_packed_forward)(troupe_device *d, float *out, float *lse, const float *qkv,
+    const int32_t *cu, int sequences, float scale, int H, int KH, int E)
+{
+    TR_ASSERT(KH > 0 && H % KH == 0);
+    struct packed t = {.qkv = qkv,
+        .out = out,
+        .lse = lse,
+        .cu = cu,
+        .scale = scale,
+        .H = H,
+        .KH = KH,
+        .E = E,
+        .width = (H + 2 * (ptrdiff_t)KH) * E,
+        .longest = longest(cu, sequences)};
+    tr_split(d, sequences, sequence_grain(&t, sequences, 2), forward_range, &t);
 }
 
 /* y[offset[j] + i] += a[j] x[i] and z[offset[j] + i] += b[j] w[i]: what a query gives to its keys and to
@@ -106,35 +140,54 @@ attend_backward(
     scatter_pair(t->dk, ds, t->q, t->dv, p, t->dout, offset, t->count, E);
 }
 
+static void
+backward_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    const struct packed *t = context;
+    const ptrdiff_t H = t->H, KH = t->KH, E = t->E, width = t->width;
+    tr_scratch_begin(d);
+    float *p = tr_scratch(d, (size_t)round_16(t->longest) * sizeof *p);
+    float *ds = tr_scratch(d, (size_t)round_16(t->longest) * sizeof *ds);
+    const ptrdiff_t *offset = packed_offsets(d, t->longest, width);
+    for (ptrdiff_t seq = first; seq < first + count; ++seq) {
+        for (ptrdiff_t r = t->cu[seq]; r < t->cu[seq + 1]; ++r) {
+            for (ptrdiff_t h = 0; h < H; ++h) {
+                ptrdiff_t at = r * H + h, kv = t->cu[seq] * width + (H + h / (H / KH)) * E;
+                struct query q = {.q = t->qkv + r * width + h * E,
+                    .dout = t->dout + at * E,
+                    .out = t->out_in + at * E,
+                    .dq = t->dqkv + r * width + h * E,
+                    .k = t->qkv + kv,
+                    .v = t->qkv + kv + KH * E,
+                    .dk = t->dqkv + kv,
+                    .dv = t->dqkv + kv + KH * E,
+                    .lse = t->lse_in[at],
+                    .count = r - t->cu[seq] + 1};
+                attend_backward(&q, p, ds, offset, t->scale, E);
+            }
+        }
+    }
+    tr_scratch_end(d);
+}
+
 void
 TR_FN(attention_packed_backward)(troupe_device *d, float *dqkv, const float *dout, const float *qkv,
     const float *out, const float *lse, const int32_t *cu, int sequences, float scale, int H,
     int KH, int E)
 {
-    const ptrdiff_t width = (H + 2 * (ptrdiff_t)KH) * E, length = longest(cu, sequences);
     TR_ASSERT(KH > 0 && H % KH == 0);
-    memset(dqkv, 0, (size_t)(cu[sequences] * width) * sizeof *dqkv);
-    tr_scratch_begin(d);
-    float *p = tr_scratch(d, (size_t)round_16(length) * sizeof *p);
-    float *ds = tr_scratch(d, (size_t)round_16(length) * sizeof *ds);
-    const ptrdiff_t *offset = packed_offsets(d, length, width);
-    for (ptrdiff_t seq = 0; seq < sequences; ++seq) {
-        for (ptrdiff_t r = cu[seq]; r < cu[seq + 1]; ++r) {
-            for (ptrdiff_t h = 0; h < H; ++h) {
-                ptrdiff_t at = r * H + h, kv = cu[seq] * width + (H + h / (H / KH)) * E;
-                struct query t = {.q = qkv + r * width + h * E,
-                    .dout = dout + at * E,
-                    .out = out + at * E,
-                    .dq = dqkv + r * width + h * E,
-                    .k = qkv + kv,
-                    .v = qkv + kv + KH * E,
-                    .dk = dqkv + kv,
-                    .dv = dqkv + kv + KH * E,
-                    .lse = lse[at],
-                    .count = r - cu[seq] + 1};
-                attend_backward(&t, p, ds, offset, scale, E);
-            }
-        }
-    }
-    tr_scratch_end(d);
+    struct packed t = {.qkv = qkv,
+        .dout = dout,
+        .out_in = out,
+        .lse_in = lse,
+        .dqkv = dqkv,
+        .cu = cu,
+        .scale = scale,
+        .H = H,
+        .KH = KH,
+        .E = E,
+        .width = (H + 2 * (ptrdiff_t)KH) * E,
+        .longest = longest(cu, sequences)};
+    memset(dqkv, 0, (size_t)(cu[sequences] * t.width) * sizeof *dqkv);
+    tr_split(d, sequences, sequence_grain(&t, sequences, 6), backward_range, &t);
 }

@@ -1,6 +1,7 @@
 /* Attention of single rows (decode steps and chunks of prompts) through the paged cache, and the cache. */
 #include "cpu/attention_row.h"
 #include "cpu/ops.h"
+#include "cpu/pool.h"
 
 #include <troupe/ext/base.h>
 
@@ -36,43 +37,73 @@ extend_offsets(ptrdiff_t *offset, ptrdiff_t have, ptrdiff_t count, const troupe_
     }
 }
 
-void
-TR_FN(attention_paged_forward)(troupe_device *d, float *out, const float *qkv,
-    const troupe_kv_cache *cache, int layer, const troupe_paged_rows *rows, float scale, int H)
+/* The arguments; a thread takes a range of rows. */
+struct paged {
+    float *out;
+    const float *qkv;
+    const float *k, *v; /* of the layer */
+    const troupe_kv_cache *cache;
+    const troupe_paged_rows *rows;
+    float scale;
+    ptrdiff_t H, capacity;
+};
+
+static void
+forward_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t number)
 {
-    const ptrdiff_t E = cache->E, KH = cache->KH, width = (H + 2 * KH) * E;
-    const ptrdiff_t capacity = (ptrdiff_t)rows->table_stride * cache->block_size;
-    const float *k = cache->k + layer_start(cache, layer);
-    const float *v = cache->v + layer_start(cache, layer);
-    TR_ASSERT(KH > 0 && H % KH == 0 && cache->block_size > 0);
+    const struct paged *t = context;
+    const troupe_paged_rows *rows = t->rows;
+    const ptrdiff_t E = t->cache->E, KH = t->cache->KH, width = (t->H + 2 * KH) * E;
     tr_scratch_begin(d);
-    float *scratch = tr_scratch(d, (size_t)attention_scratch(capacity) * sizeof *scratch);
-    ptrdiff_t *offset = tr_scratch(d, (size_t)capacity * sizeof *offset);
+    float *scratch = tr_scratch(d, (size_t)attention_scratch(t->capacity) * sizeof *scratch);
+    ptrdiff_t *offset = tr_scratch(d, (size_t)t->capacity * sizeof *offset);
     ptrdiff_t have = 0;
-    for (ptrdiff_t r = 0; r < rows->R; ++r) {
+    for (ptrdiff_t r = first; r < first + number; ++r) {
         /* Rows of a prompt's chunk follow each other: their offsets are made once. */
-        bool same = r > 0 && rows->seq[r] == rows->seq[r - 1];
+        bool same = r > first && rows->seq[r] == rows->seq[r - 1];
         ptrdiff_t count = (ptrdiff_t)rows->pos[r] + 1;
-        TR_ASSERT(count > 0 && count <= capacity);
+        TR_ASSERT(count > 0 && count <= t->capacity);
         have = same ? have : 0;
         if (have < count) {
-            extend_offsets(offset, have, count, cache,
+            extend_offsets(offset, have, count, t->cache,
                 rows->tables + (ptrdiff_t)rows->seq[r] * rows->table_stride);
             have = count;
         }
-        struct attention_row row = {.out = out + r * H * E,
-            .q = qkv + r * width,
-            .k = k,
-            .v = v,
+        struct attention_row row = {.out = t->out + r * t->H * E,
+            .q = t->qkv + r * width,
+            .k = t->k,
+            .v = t->v,
             .offset = offset,
             .count = count,
-            .scale = scale,
-            .H = H,
+            .scale = t->scale,
+            .H = t->H,
             .KH = KH,
             .E = E};
         attend(&row, scratch);
     }
     tr_scratch_end(d);
+}
+
+void
+TR_FN(attention_paged_forward)(troupe_device *d, float *out, const float *qkv,
+    const troupe_kv_cache *cache, int layer, const troupe_paged_rows *rows, float scale, int H)
+{
+    TR_ASSERT(cache->KH > 0 && H % cache->KH == 0 && cache->block_size > 0);
+    struct paged t = {.out = out,
+        .qkv = qkv,
+        .k = cache->k + layer_start(cache, layer),
+        .v = cache->v + layer_start(cache, layer),
+        .cache = cache,
+        .rows = rows,
+        .scale = scale,
+        .H = H,
+        .capacity = (ptrdiff_t)rows->table_stride * cache->block_size};
+    double keys = 0;
+    for (ptrdiff_t r = 0; r < rows->R; ++r) {
+        keys += rows->pos[r] + 1;
+    }
+    ptrdiff_t grain = tr_grain(4 * keys / (rows->R > 0 ? rows->R : 1) * H * (cache->E + 16));
+    tr_split(d, rows->R, grain, forward_range, &t);
 }
 
 void

@@ -45,8 +45,9 @@ struct troupe_device {
     troupe_device_options options;
     struct tr_scratch scratch;
     struct tr_rope_table rope[TR_ROPE_TABLES];
-    int rope_next; /* the table that the next unknown embedding takes */
-    int depth;     /* of nested operations; the outermost one resets the scratch memory */
+    int rope_next;        /* the table that the next unknown embedding takes */
+    struct tr_pool *pool; /* NULL: one thread, or already inside a range of a split */
+    int depth;            /* of nested operations; the outermost one resets the scratch memory */
 };
 
 /* An operation that needs scratch brackets itself with these; they nest. */
@@ -54,6 +55,7 @@ void tr_scratch_begin(troupe_device *d);
 void tr_scratch_end(troupe_device *d);
 /* 64-byte aligned, uninitialised, valid until the outermost tr_scratch_end. */
 void *tr_scratch(troupe_device *d, size_t bytes);
+void tr_scratch_fini(troupe_device *d);
 
 /* 64-byte aligned, zeroed; NULL when there is none left. Freed with free(). */
 void *tr_aligned_alloc(size_t bytes);

@@ -1,5 +1,6 @@
 /* The CPU device: its handle, its memory, the choice of a table of operations, packed weights. */
 #include "cpu/cpu.h"
+#include "cpu/pool.h"
 
 #include <troupe/ext/base.h>
 
@@ -76,12 +77,12 @@ troupe_device_open(
     TR_ASSERT(name != NULL && out != NULL);
     troupe_device_options given = {.size = sizeof given, .threads = 1};
     if (options != NULL) {
-        if (options->size != sizeof given || options->threads < 0) {
+        if (options->size != sizeof given || options->threads < 0 ||
+            options->threads > TR_THREADS_MAX) {
             return troupe_fail(err, TROUPE_INVALID,
                 "device options: size %zu and %d threads; set size to "
-                "sizeof(troupe_device_options) "
-                "and threads to 0 or more",
-                options->size, options->threads);
+                "sizeof(troupe_device_options) and threads to 0..%d",
+                options->size, options->threads, TR_THREADS_MAX);
         }
         given = *options;
     }
@@ -94,6 +95,11 @@ troupe_device_open(
     d->ops = ops;
     d->name = strcmp(name, "cpu") == 0 ? "cpu" : ops->name;
     d->options = given;
+    status = tr_pool_open(&d->pool, d, given.threads, err);
+    if (status != TROUPE_OK) {
+        tr_free(d);
+        return status;
+    }
     *out = d;
     return TROUPE_OK;
 }
@@ -120,10 +126,9 @@ troupe_device_close(troupe_device *device)
     if (device == NULL) {
         return;
     }
-    TR_ASSERT(device->depth == 0);
+    tr_pool_close(device->pool);
     tr_rope_fini(device);
-    free_old(&device->scratch);
-    free(device->scratch.block);
+    tr_scratch_fini(device);
     tr_free(device);
 }
 
@@ -142,7 +147,7 @@ troupe_device_name(const troupe_device *device)
 void *
 tr_aligned_alloc(size_t bytes)
 {
-    if (bytes > SIZE_MAX - 64) {
+    if (bytes > (size_t)PTRDIFF_MAX - 64) {
         return NULL;
     }
     size_t rounded = (TR_MAX(bytes, (size_t)1) + 63) / 64 * 64;
@@ -270,4 +275,13 @@ tr_scratch(troupe_device *d, size_t bytes)
     void *ptr = s->block + s->used;
     s->used += need;
     return ptr;
+}
+
+void
+tr_scratch_fini(troupe_device *d)
+{
+    TR_ASSERT(d->depth == 0);
+    free_old(&d->scratch);
+    free(d->scratch.block);
+    d->scratch = (struct tr_scratch){0};
 }

@@ -7,6 +7,8 @@
  * A group's panels (BLOCK_K * 32 columns) stay in the second-level cache while all rows of a slab pass. */
 #include "cpu/gemm.h"
 
+#include "cpu/pool.h"
+
 #include <troupe/ext/base.h>
 
 #include <string.h>
@@ -171,8 +173,9 @@ run_block(struct part p, ptrdiff_t slab_rows)
     }
 }
 
-void
-TR_FN(gemm)(troupe_device *d, const struct tr_gemm *g)
+/* The whole product on one thread. */
+static void
+run_product(troupe_device *d, const struct tr_gemm *g)
 {
     TR_ASSERT(g->a_k == 1 || g->a_row == 1);
     struct part p = {.g = g, .tiles = TR_FN(gemm_tiles)()};
@@ -200,4 +203,39 @@ TR_FN(gemm)(troupe_device *d, const struct tr_gemm *g)
         } while (p.term < g->K);
     }
     tr_scratch_end(d);
+}
+
+static void
+run_rows(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    struct tr_gemm g = *(const struct tr_gemm *)context;
+    g.a += first * g.a_row;
+    g.c += first * g.c_row;
+    g.M = count;
+    run_product(d, &g);
+}
+
+/* Items are panels. */
+static void
+run_panels(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    struct tr_gemm g = *(const struct tr_gemm *)context;
+    ptrdiff_t column = first * TR_PANEL;
+    g.b += g.b_row == 0 ? column * g.K : column;
+    g.c += column;
+    g.bias = g.bias != NULL ? g.bias + column : NULL;
+    g.N = TR_MIN(count * TR_PANEL, g.N - column);
+    run_product(d, &g);
+}
+
+void
+TR_FN(gemm)(troupe_device *d, const struct tr_gemm *g)
+{
+    double terms = 2.0 * (double)g->K;
+    if (g->M > g->N) {
+        tr_split(d, g->M, tr_grain(terms * (double)g->N), run_rows, g);
+    } else {
+        ptrdiff_t panels = (g->N + TR_PANEL - 1) / TR_PANEL;
+        tr_split(d, panels, tr_grain(terms * (double)g->M * TR_PANEL), run_panels, g);
+    }
 }

@@ -3,6 +3,7 @@
 #include "cpu/gemm.h"
 #include "cpu/law.h"
 #include "cpu/ops.h"
+#include "cpu/pool.h"
 
 #include <troupe/ext/base.h>
 
@@ -40,17 +41,37 @@ struct gathered {
     float target; /* the target's logit */
 };
 
+/* A block and what its rows are gathered into; a thread takes a range of rows. */
+struct gathering {
+    struct gathered *g;
+    const struct block *b;
+    const int32_t *target;
+};
+
 static void
-gather(struct gathered *g, const struct block *b, const int32_t *target)
+gather_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
 {
-    for (ptrdiff_t r = 0; r < b->rows; ++r) {
+    (void)d;
+    const struct gathering *t = context;
+    const struct block *b = t->b;
+    for (ptrdiff_t r = first; r < first + count; ++r) {
         const float *row = b->logits + r * b->stride;
-        ptrdiff_t at = target[r] - b->first;
-        law_add(&g[r].law, row, b->columns);
+        ptrdiff_t at = t->target[r] - b->first;
+        law_add(&t->g[r].law, row, b->columns);
         if (at >= 0 && at < b->columns) {
-            g[r].target = row[at];
+            t->g[r].target = row[at];
         }
     }
+}
+
+/* Floating-point operations for a logit's exponential and sums. */
+static const double logit_cost = 40;
+
+static void
+gather(troupe_device *d, struct gathered *g, const struct block *b, const int32_t *target)
+{
+    struct gathering t = {.g = g, .b = b, .target = target};
+    tr_split(d, b->rows, tr_grain(logit_cost * (double)b->columns), gather_range, &t);
 }
 
 static void
@@ -98,7 +119,7 @@ TR_FN(lm_head_forward)(troupe_device *d, float *logprob, float *entropy, float *
             b.stride = logits != NULL ? w->N : width;
             make_logits(d, &b, w);
             if (target != NULL) {
-                gather(g, &b, target + r);
+                gather(d, g, &b, target + r);
             }
         }
         if (logits != NULL) {
@@ -113,27 +134,45 @@ TR_FN(lm_head_forward)(troupe_device *d, float *logprob, float *entropy, float *
     tr_scratch_end(d);
 }
 
-/* The numbers of one row that its logits' gradient takes. */
-struct slope {
-    float dlogprob, dentropy, entropy, lse, inv;
+/* What the gradient of the logits takes; arrays begin at the block's first row. */
+struct slopes {
+    const struct block *b;
+    const float *dlogprob, *dentropy, *entropy, *lse;
+    const int32_t *target;
+    float inv;
 };
 
 /* Logits to their gradient, in place: with p = exp(z - lse) and log p = z - lse,
  * dL/dz_j = dlogprob (1[j = target] - p_j) - dentropy p_j (log p_j + entropy); dL/dlogit = dL/dz inv. */
 static void
-slope_row(float *row, ptrdiff_t n, ptrdiff_t target, const struct slope *s)
+slope_row(const struct slopes *t, ptrdiff_t r)
 {
-    v16 inv = v16_set1(s->inv);
-    for (ptrdiff_t j = 0; j < n; j += 16) {
-        int lanes = lanes_at(j, n);
-        v16 logp = v16_sub(v16_mul(v16_load_n(row + j, lanes), inv), v16_set1(s->lse));
+    const struct block *b = t->b;
+    const bool has_entropy = t->dentropy != NULL;
+    const v16 inv = v16_set1(t->inv), lse = v16_set1(t->lse[r]);
+    const v16 dlogprob = v16_set1(t->dlogprob[r]);
+    const v16 dentropy = v16_set1(has_entropy ? t->dentropy[r] : 0);
+    const v16 entropy = v16_set1(has_entropy ? t->entropy[r] : 0);
+    float *row = b->logits + r * b->stride;
+    for (ptrdiff_t j = 0; j < b->columns; j += 16) {
+        int lanes = lanes_at(j, b->columns);
+        v16 logp = v16_sub(v16_mul(v16_load_n(row + j, lanes), inv), lse);
         v16 p = v16_exp(logp);
-        v16 rise = v16_add(logp, v16_set1(s->entropy));
-        v16 g = v16_fma(v16_set1(s->dentropy), rise, v16_set1(s->dlogprob));
+        v16 g = v16_fma(dentropy, v16_add(logp, entropy), dlogprob);
         v16_store_n(row + j, v16_mul(v16_fnma(p, g, v16_set1(0)), inv), lanes);
     }
-    if (target >= 0 && target < n) {
-        row[target] += s->dlogprob * s->inv;
+    ptrdiff_t at = t->target[r] - b->first;
+    if (at >= 0 && at < b->columns) {
+        row[at] += t->dlogprob[r] * t->inv;
+    }
+}
+
+static void
+slope_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    (void)d;
+    for (ptrdiff_t r = first; r < first + count; ++r) {
+        slope_row(context, r);
     }
 }
 
@@ -184,16 +223,14 @@ TR_FN(lm_head_backward)(troupe_device *d, float *dx, float *dw, const float *dlo
         for (b.first = 0; b.first < VV; b.first += LAW_CHUNK) {
             b.columns = TR_MIN(LAW_CHUNK, VV - b.first);
             make_logits(d, &b, packed);
-            for (ptrdiff_t i = 0; i < b.rows; ++i) {
-                struct slope s = {.dlogprob = dlogprob[r + i],
-                    .lse = lse[r + i],
-                    .inv = inv_temperature < FLT_MAX ? inv_temperature : FLT_MAX};
-                if (dentropy != NULL) {
-                    s.dentropy = dentropy[r + i];
-                    s.entropy = entropy[r + i];
-                }
-                slope_row(b.logits + i * b.stride, b.columns, target[r + i] - b.first, &s);
-            }
+            struct slopes t = {.b = &b,
+                .dlogprob = dlogprob + r,
+                .dentropy = dentropy != NULL ? dentropy + r : NULL,
+                .entropy = entropy != NULL ? entropy + r : NULL,
+                .lse = lse + r,
+                .target = target + r,
+                .inv = inv_temperature < FLT_MAX ? inv_temperature : FLT_MAX};
+            tr_split(d, b.rows, tr_grain(logit_cost * (double)b.columns), slope_range, &t);
             spread(d, &b, dx + r * D, dw, w, D);
         }
     }

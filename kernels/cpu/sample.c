@@ -3,6 +3,7 @@
  * row looks like, ties included. */
 #include "cpu/law.h"
 #include "cpu/ops.h"
+#include "cpu/pool.h"
 
 #include <troupe/ext/base.h>
 
@@ -239,29 +240,57 @@ sample_row(const float *logits, const troupe_sampling *s, double u, ptrdiff_t n,
     return drawn;
 }
 
+/* The arguments; a thread takes a range of rows. */
+struct sampling {
+    int32_t *id;
+    float *logprob, *logprob_law, *entropy;
+    uint8_t *bad;
+    const float *logits;
+    const troupe_sampling *sampling;
+    const double *u;
+    ptrdiff_t VV, V;
+};
+
+static void
+sample_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t count)
+{
+    const struct sampling *t = context;
+    tr_scratch_begin(d);
+    struct scratch scratch = {.e = tr_scratch(d, (size_t)t->VV * sizeof(float)),
+        .chunks = tr_scratch(d, (size_t)(t->VV / LAW_CHUNK + 1) * sizeof(double)),
+        .buckets = tr_scratch(d, BUCKETS * sizeof(struct bucket))};
+    for (ptrdiff_t r = first; r < first + count; ++r) {
+        const troupe_sampling *s = &t->sampling[r];
+        TR_ASSERT(s->temperature >= 0 && s->top_k >= 0 && !isnan(s->top_p));
+        struct drawn drawn = sample_row(t->logits + r * t->V, s, t->u[r], t->VV, &scratch);
+        t->id[r] = drawn.id;
+        t->bad[r] = drawn.id < 0;
+        t->logprob[r] = (float)drawn.logprob;
+        if (t->logprob_law != NULL) {
+            t->logprob_law[r] = (float)drawn.logprob_law;
+        }
+        if (t->entropy != NULL) {
+            t->entropy[r] = (float)drawn.entropy;
+        }
+    }
+    tr_scratch_end(d);
+}
+
 void
 TR_FN(sample)(troupe_device *d, int32_t *id, float *logprob, float *logprob_law, float *entropy,
     uint8_t *bad, const float *logits, const troupe_sampling *sampling, const double *u, int VV,
     int R, int V)
 {
     TR_ASSERT(VV > 0 && VV <= V);
-    tr_scratch_begin(d);
-    struct scratch scratch = {.e = tr_scratch(d, (size_t)VV * sizeof(float)),
-        .chunks = tr_scratch(d, (size_t)(VV / LAW_CHUNK + 1) * sizeof(double)),
-        .buckets = tr_scratch(d, BUCKETS * sizeof(struct bucket))};
-    for (ptrdiff_t r = 0; r < R; ++r) {
-        const troupe_sampling *s = &sampling[r];
-        TR_ASSERT(s->temperature >= 0 && s->top_k >= 0 && !isnan(s->top_p));
-        struct drawn drawn = sample_row(logits + r * V, s, u[r], VV, &scratch);
-        id[r] = drawn.id;
-        bad[r] = drawn.id < 0;
-        logprob[r] = (float)drawn.logprob;
-        if (logprob_law != NULL) {
-            logprob_law[r] = (float)drawn.logprob_law;
-        }
-        if (entropy != NULL) {
-            entropy[r] = (float)drawn.entropy;
-        }
-    }
-    tr_scratch_end(d);
+    struct sampling t = {.id = id,
+        .logprob = logprob,
+        .logprob_law = logprob_law,
+        .entropy = entropy,
+        .bad = bad,
+        .logits = logits,
+        .sampling = sampling,
+        .u = u,
+        .VV = VV,
+        .V = V};
+    tr_split(d, R, tr_grain(100.0 * VV), sample_range, &t);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define TR_INLINE static inline __attribute__((always_inline))
+#define TR_INLINE static inline
 
 typedef struct v16 {
     float f[16];
