@@ -133,16 +133,15 @@ typedef struct troupe_rl_options {
 
 /* Fills *options from two names.
  * `algo` (NULL: "grpo") is NAME[,key=value...], NAME one of: grpo, dapo, dr-grpo, lite-ppo, rloo,
- * reinforce, reinforce++, reinforce++-baseline, gspo, cispo, aipo (or reinforce-tis), decoupled-ppo,
- * dppo-tv, sapo, opsm, kimi, ppo (with GAE), impala (with V-trace). The keys are those of
- * troupe_rl_options_set.
+ * reinforce, reinforce++, reinforce++-baseline, gspo, cispo, aipo (reinforce-tis is the same),
+ * decoupled-ppo, dppo-tv, sapo, opsm, kimi, ppo (with GAE), impala (with V-trace). The keys are
+ * those of troupe_rl_options_set.
  * `correction` (NULL: the algorithm's own, token-tis for most) is a list joined by '+' of at most
  * one of none, token-tis[:cap], seq-tis[:cap], token-mis[:low:high], seq-mis[:low:high],
  * icepop[:low:high], and any of token-rs[:low:high], seq-rs[:low:high], geo-rs[:low:high],
  * k3-rs[:max], veto[:min], m2po[:max], opsm[:max], batch-norm.
- * BAD_INPUT for an unknown name (with
- * the nearest known one) or value; INVALID for a combination that would apply a weight twice or
- * silently not at all. *options is written only on success. */
+ * BAD_INPUT for an unknown name (with the nearest known one) or value; INVALID for a combination
+ * that would apply a weight twice or silently not at all. *options is written only on success. */
 TROUPE_MUST_USE troupe_status troupe_rl_options_parse(
     troupe_rl_options *options, const char *algo, const char *correction, troupe_error *err);
 
