@@ -31,6 +31,8 @@ static const command model_commands[] = {
 static const command commands[] = {
     {"audit", troupe_cli_audit, "RUN [--json] [--dump]",
         "re-derives a run's ledger from its records; 1 = violations"},
+    {"sim", troupe_sim_main, "--seed N [--scenario S] [--nodes N] [--steps N], --list",
+        "the production machines under a virtual clock, with faults"},
 };
 
 static void
