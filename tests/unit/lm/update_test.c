@@ -226,6 +226,11 @@ between_sequences_running_members_end_with_the_old_weights(void **state)
     submit(engine, 6, 14);
     troupe_engine_set_weights(engine, new_weights);
     assert_int_equal(troupe_engine_version(engine), 0);
+    /* The step that ends the last of them is followed by one with the new weights, and says so. */
+    while (troupe_engine_version(engine) == 0) {
+        steps(engine, &r, 1);
+    }
+    assert_int_equal(r.count, MEMBERS);
     engine_drain(engine, &r, 300);
     assert_int_equal(troupe_engine_version(engine), 7);
     for (int m = 0; m < MEMBERS; m++) {
