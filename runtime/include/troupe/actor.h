@@ -140,8 +140,6 @@ typedef struct troupe_args {
     bool bad; /* too deep or too large; the send says so */
 } troupe_args;
 
-struct troupe_object;
-struct troupe_tensor;
 struct tr_reader;
 
 void troupe_args_nil(troupe_args *args);
@@ -151,11 +149,7 @@ void troupe_args_u64(troupe_args *args, uint64_t value);
 void troupe_args_f64(troupe_args *args, double value);
 void troupe_args_str(troupe_args *args, const char *text);
 void troupe_args_bin(troupe_args *args, const void *bytes, size_t size);
-/* A handle. The message holds nothing: the sender keeps its hold until the answer is there, a
- * receiver that wants the object takes one of its own. */
-void troupe_args_object(troupe_args *args, struct troupe_object object);
-/* A copy of a tensor's data inside the message; for small ones. */
-void troupe_args_tensor(troupe_args *args, const struct troupe_tensor *tensor);
+/* Objects and tensors: troupe_args_object, troupe_args_tensor (object.h). */
 /* An array: the next `count` values are its elements. Arrays nest up to 6 deep. */
 void troupe_args_array(troupe_args *args, uint32_t count);
 /* Drops the contents. */
@@ -175,8 +169,8 @@ uint64_t troupe_arg_u64(troupe_call *call, int index);
 double troupe_arg_f64(troupe_call *call, int index);
 const char *troupe_arg_str(troupe_call *call, int index); /* ended by a zero */
 const void *troupe_arg_bin(troupe_call *call, int index, size_t *size);
-struct troupe_object troupe_arg_object(troupe_call *call, int index);
-bool troupe_arg_tensor(troupe_call *call, int index, struct troupe_tensor *tensor);
+/* Objects, tensors and samples: troupe_arg_object, troupe_arg_tensor (object.h),
+ * troupe_arg_sample. */
 bool troupe_arg_is_nil(
     const troupe_call *call, int index); /* true for a missing one too; never bad */
 /* A cursor (ext/wire.h) on one argument of any type, for nested arrays. */

@@ -107,6 +107,17 @@ size_t troupe_tensor_element(troupe_tensor_type type);
 troupe_status troupe_tensor_count(const troupe_tensor *tensor, size_t *count) TROUPE_MUST_USE;
 troupe_status troupe_tensor_bytes(const troupe_tensor *tensor, size_t *bytes) TROUPE_MUST_USE;
 
+/* --- in messages ---------------------------------------------------------------------------- */
+
+/* A handle. The message holds nothing: the sender keeps its hold until the answer is there, a
+ * receiver that wants the object takes one of its own. */
+void troupe_args_object(troupe_args *args, troupe_object object);
+/* A copy of a tensor's data inside the message; for small ones. */
+void troupe_args_tensor(troupe_args *args, const troupe_tensor *tensor);
+/* As troupe_arg_i64. A tensor's data is aligned for its type and lives as long as the message. */
+troupe_object troupe_arg_object(troupe_call *call, int index);
+bool troupe_arg_tensor(troupe_call *call, int index, troupe_tensor *tensor);
+
 #ifdef __cplusplus
 }
 #endif

@@ -80,7 +80,7 @@ floats_are_read_from_both_widths_and_from_exact_integers(void **state)
     tr_reader lowest = READER("\xd3\x80\x00\x00\x00\x00\x00\x00\x00");
     assert_false(tr_read_f64(&lowest, &value));
     tr_buf buf = {0};
-    tr_write_f64(&buf, NAN);
+    tr_write_f64(&buf, (double)NAN);
     tr_reader nan = reader_of(buf.data, buf.size);
     assert_true(tr_read_f64(&nan, &value) && isnan(value));
     tr_buf_fini(&buf);
