@@ -1,6 +1,7 @@
-/* Matrix products: the row-invariant GEMM of the CPU device beside oneDNN's sgemm, one thread each, at the
- * sizes of the README's model and of a model of 0.5 billion parameters. Prints a table, GFLOP/s; the best
- * of several rounds, the two in turn. The rows where oneDNN wins are printed like the others.
+/* Matrix products: the row-invariant GEMM of the CPU device beside oneDNN's sgemm, one thread each,
+ * at the sizes of the README's model and of a model of 0.5 billion parameters. Prints a table,
+ * GFLOP/s; the best of several rounds, the two in turn. The rows where oneDNN wins are printed like
+ * the others.
  *
  *   bench_gemm [MILLISECONDS PER CELL]        default 60 */
 #include <troupe/ext/base.h>

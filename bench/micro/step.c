@@ -1,10 +1,11 @@
-/* One decode step and one training step of a model, made of fused operations on made-up numbers: what each
- * operation costs per token, so that the dear ones show. One thread.
+/* One decode step and one training step of a model, made of fused operations on made-up numbers:
+ * what each operation costs per token, so that the dear ones show. One thread.
  *
  *   bench_step [demo|0.5B] [SECONDS]        default demo 2
  *
- * demo is the README's model: D 64, 2 layers, 4 heads of 16, F 192, V 16; 512 sequences at position 10
- * (decode), 512 sequences of 10 tokens (training). 0.5B has the sizes of Qwen2.5-0.5B; 32 rows, 16 x 32. */
+ * demo is the README's model: D 64, 2 layers, 4 heads of 16, F 192, V 16; 512 sequences at position
+ * 10 (decode), 512 sequences of 10 tokens (training). 0.5B has the sizes of Qwen2.5-0.5B; 32 rows,
+ * 16 x 32. */
 #include <troupe/ext/base.h>
 #include <troupe/ext/sys.h>
 #include <troupe/kernels.h>
@@ -55,8 +56,8 @@ lap(struct meter *m, const char *name)
     m->mark = m->sys->now_ns(m->sys);
 }
 
-/* Everything that a step reads and writes. All layers share one set of weights (the small model's do not
- * leave the caches anyway; the large one's largest matrices are larger than any). */
+/* Everything that a step reads and writes. All layers share one set of weights (the small model's
+ * do not leave the caches anyway; the large one's largest matrices are larger than any). */
 struct state {
     const struct model *m;
     troupe_device *d;
@@ -224,7 +225,8 @@ decode_step(struct state *s)
     lap(t, "sample");
 }
 
-/* Forward of the training step: packed rows, everything saved that backward needs (in place here). */
+/* Forward of the training step: packed rows, everything saved that backward needs (in place
+ * here). */
 static void
 train_forward(struct state *s, int R)
 {

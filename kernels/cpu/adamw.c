@@ -1,5 +1,5 @@
-/* AdamW on fp32 masters: one pass over four arrays, limited by memory. The step is PyTorch's: decay first,
- * then p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps). */
+/* AdamW on fp32 masters: one pass over four arrays, limited by memory. The step is PyTorch's: decay
+ * first, then p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps). */
 #include "cpu/ops.h"
 #include "cpu/pool.h"
 

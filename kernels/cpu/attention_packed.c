@@ -1,5 +1,6 @@
-/* Causal attention over packed sequences, and its gradient, query by query. The sequences of a training
- * batch are short and the keys of one stay in the first-level cache, so nothing is tiled. */
+/* Causal attention over packed sequences, and its gradient, query by query. The sequences of a
+ * training batch are short and the keys of one stay in the first-level cache, so nothing is
+ * tiled. */
 #include "cpu/attention_row.h"
 #include "cpu/norm.h"
 #include "cpu/ops.h"
@@ -94,8 +95,8 @@ TR_FN(attention_packed_forward)(troupe_device *d, float *out, float *lse, const 
     tr_split(d, sequences, sequence_grain(&t, sequences, 2), forward_range, &t);
 }
 
-/* y[offset[j] + i] += a[j] x[i] and z[offset[j] + i] += b[j] w[i]: what a query gives to its keys and to
- * its values. */
+/* y[offset[j] + i] += a[j] x[i] and z[offset[j] + i] += b[j] w[i]: what a query gives to its keys
+ * and to its values. */
 static inline void
 scatter_pair(float *y, const float *a, const float *x, float *z, const float *b, const float *w,
     const ptrdiff_t *offset, ptrdiff_t count, ptrdiff_t E)

@@ -1,4 +1,5 @@
-/* Attention of single rows (decode steps and chunks of prompts) through the paged cache, and the cache. */
+/* Attention of single rows (decode steps and chunks of prompts) through the paged cache, and the
+ * cache. */
 #include "cpu/attention_row.h"
 #include "cpu/ops.h"
 #include "cpu/pool.h"

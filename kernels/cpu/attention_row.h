@@ -1,9 +1,11 @@
-/* One query against its keys: what packed and paged attention, and its gradient, have in common. Private.
+/* One query against its keys: what packed and paged attention, and its gradient, have in common.
+ * Private.
  *
- * Where a key lies is an offset from a base, one for each position, so the layout (packed rows, or blocks
- * of a paged cache of any size) cannot touch the arithmetic. A score is a sum over the lanes of E in the
- * tree of v16_sum; the sum of the exponentials runs in 16 lanes (position mod 16), the sum of the values in
- * four chains (position mod 4), always from position 0. So a query's bits depend on its sequence only.
+ * Where a key lies is an offset from a base, one for each position, so the layout (packed rows, or
+ * blocks of a paged cache of any size) cannot touch the arithmetic. A score is a sum over the lanes
+ * of E in the tree of v16_sum; the sum of the exponentials runs in 16 lanes (position mod 16), the
+ * sum of the values in four chains (position mod 4), always from position 0. So a query's bits
+ * depend on its sequence only.
  *
  * Buffers of scores hold a multiple of 16 numbers: round_16(count). */
 #ifndef TR_KERNELS_CPU_ATTENTION_ROW_H
@@ -128,8 +130,8 @@ attention_scratch(ptrdiff_t count)
                                     : TR_MAX(round_16(count), ATTENTION_HEADS * ATTENTION_SHORT);
 }
 
-/* Attention of one row. Each stage runs over several heads before the next begins: the stages are chains
- * of dependent operations, and a processor overlaps those of different heads. */
+/* Attention of one row. Each stage runs over several heads before the next begins: the stages are
+ * chains of dependent operations, and a processor overlaps those of different heads. */
 static inline void
 attend(const struct attention_row *r, float *scratch)
 {

@@ -25,8 +25,8 @@ struct tr_scratch {
     struct tr_scratch_old *old; /* outgrown blocks of the running operation */
 };
 
-/* cos and sin of position * inv_freq[i], times scale, for positions 0..positions - 1: row p holds E/2
- * cosines, then E/2 sines. One for each rotary embedding that the device has met. */
+/* cos and sin of position * inv_freq[i], times scale, for positions 0..positions - 1: row p holds
+ * E/2 cosines, then E/2 sines. One for each rotary embedding that the device has met. */
 struct tr_rope_table {
     float *inv_freq; /* copy, E/2 */
     float scale;
@@ -60,8 +60,8 @@ void tr_scratch_fini(troupe_device *d);
 /* 64-byte aligned, zeroed; NULL when there is none left. Freed with free(). */
 void *tr_aligned_alloc(size_t bytes);
 
-/* The rows of the table of `rope` (stride E), grown to cover the R positions of `pos`. Valid until the
- * next call. Positions are below 2^20. */
+/* The rows of the table of `rope` (stride E), grown to cover the R positions of `pos`. Valid until
+ * the next call. Positions are below 2^20. */
 const float *tr_rope_rows(
     troupe_device *d, const troupe_rope *rope, int E, const int32_t *pos, int R);
 void tr_rope_fini(troupe_device *d);

@@ -236,7 +236,7 @@ troupe_weight_free(troupe_device *device, troupe_packed_weight *packed)
     }
 }
 
-/* --- scratch memory -------------------------------------------------------------------------- */
+/* --- scratch memory --- */
 
 void
 tr_scratch_begin(troupe_device *d)

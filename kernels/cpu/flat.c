@@ -3,8 +3,8 @@
 
 #include <troupe/ext/base.h>
 
-/* Sixteen sums in double, one per index modulo 16, per block of 4096 elements; then the sixteen by a
- * fixed tree, and the blocks in order. A product of two floats is exact in double. */
+/* Sixteen sums in double, one per index modulo 16, per block of 4096 elements; then the sixteen by
+ * a fixed tree, and the blocks in order. A product of two floats is exact in double. */
 double
 TR_FN(square_sum)(troupe_device *d, const float *x, size_t n)
 {

@@ -1,10 +1,11 @@
 /* Cuts a matrix product into blocks that fit the caches, and the blocks into tiles.
  *
- * From outside in: blocks of BLOCK_N columns, blocks of BLOCK_K terms, slabs of rows, groups of as many
- * panels as a tile takes, tiles. A row-major B is copied into panels, a block at a time; A is read in place
- * where its rows are short, and else copied slab by slab, each tile's rows side by side: rows a page or a
- * large power of two apart fall into few sets of the first-level cache, and each costs a translation.
- * A group's panels (BLOCK_K * 32 columns) stay in the second-level cache while all rows of a slab pass. */
+ * From outside in: blocks of BLOCK_N columns, blocks of BLOCK_K terms, slabs of rows, groups of as
+ * many panels as a tile takes, tiles. A row-major B is copied into panels, a block at a time; A is
+ * read in place where its rows are short, and else copied slab by slab, each tile's rows side by
+ * side: rows a page or a large power of two apart fall into few sets of the first-level cache, and
+ * each costs a translation. A group's panels (BLOCK_K * 32 columns) stay in the second-level cache
+ * while all rows of a slab pass. */
 #include "cpu/gemm.h"
 
 #include "cpu/pool.h"
@@ -59,7 +60,8 @@ copy_slab(const struct part *p)
     }
 }
 
-/* The same for an A that is stored transposed: a term's rows are adjacent, so whole runs are copied. */
+/* The same for an A that is stored transposed: a term's rows are adjacent, so whole runs are
+ * copied. */
 static void
 copy_slab_transposed(const struct part *p)
 {

@@ -1,10 +1,10 @@
 /* The matrix product of the CPU device. Private.
  *
- * C[M,N] = A[M,K] B[K,N], where each element of C is one chain of fused multiply-adds over k = 0, 1, ...:
- * fmaf(A[i,k], B[k,j], sum so far), from zero or, when it accumulates, from what is in C; the bias comes
- * last. The vector runs over columns, so the chain does not depend on the path, on M or N, or on which
- * rows stand beside a row. Splitting M, N or K (the second part accumulating) changes no bit: a gradient
- * gathered from two batches is the one of both batches at once. */
+ * C[M,N] = A[M,K] B[K,N], where each element of C is one chain of fused multiply-adds over k = 0,
+ * 1, ...: fmaf(A[i,k], B[k,j], sum so far), from zero or, when it accumulates, from what is in C;
+ * the bias comes last. The vector runs over columns, so the chain does not depend on the path, on M
+ * or N, or on which rows stand beside a row. Splitting M, N or K (the second part accumulating)
+ * changes no bit: a gradient gathered from two batches is the one of both batches at once. */
 #ifndef TR_KERNELS_CPU_GEMM_H
 #define TR_KERNELS_CPU_GEMM_H
 

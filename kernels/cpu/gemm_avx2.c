@@ -1,5 +1,5 @@
-/* Tiles for AVX2: 16 registers, two for each v16. 6 rows by one panel are 12 accumulators, 2 registers of
- * B and a broadcast. */
+/* Tiles for AVX2: 16 registers, two for each v16. 6 rows by one panel are 12 accumulators, 2
+ * registers of B and a broadcast. */
 #include "cpu/gemm_tile.h"
 
 TILE_DEFINE(1, 1)

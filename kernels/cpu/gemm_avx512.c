@@ -1,6 +1,7 @@
-/* Tiles for AVX-512: 32 registers. Up to 14 rows by 2 panels are 28 accumulators, 2 vectors of B and a
- * broadcast; fewer rows take more panels, so that enough chains run side by side to hide the latency of a
- * multiply-add. Measured on one core of a Zen 4: 14x2 reaches 110 GFLOP/s from cache. */
+/* Tiles for AVX-512: 32 registers. Up to 14 rows by 2 panels are 28 accumulators, 2 vectors of B
+ * and a broadcast; fewer rows take more panels, so that enough chains run side by side to hide
+ * the latency of a multiply-add. Measured on one core of a Zen 4: 14x2 reaches 110 GFLOP/s from
+ * cache. */
 #include "cpu/gemm_tile.h"
 
 TILE_DEFINE(1, 1)

@@ -1,8 +1,8 @@
 /* Generates tiles: straight-line code whose accumulators stay in registers. A loop over an array of
  * vectors would be shorter, but compilers keep such an array in memory. Private.
  *
- * TILE_DEFINE(R, P) makes `tile_RxP`, which keeps R x P vectors of 16 columns: for every k it loads P
- * vectors of B, broadcasts R elements of A and issues R * P fused multiply-adds. */
+ * TILE_DEFINE(R, P) makes `tile_RxP`, which keeps R x P vectors of 16 columns: for every k it loads
+ * P vectors of B, broadcasts R elements of A and issues R * P fused multiply-adds. */
 #ifndef TR_KERNELS_CPU_GEMM_TILE_H
 #define TR_KERNELS_CPU_GEMM_TILE_H
 

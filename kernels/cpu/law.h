@@ -1,6 +1,7 @@
-/* The law of a row of logits: softmax((logit - max) * inv), gathered chunk by chunk. The LM head sees a
- * row as chunks that it never keeps, the sampler sees it whole; both cut it at multiples of LAW_CHUNK and
- * use this code, so a token's log-prob is the same number in both, to the bit. Private.
+/* The law of a row of logits: softmax((logit - max) * inv), gathered chunk by chunk. The LM head
+ * sees a row as chunks that it never keeps, the sampler sees it whole; both cut it at multiples of
+ * LAW_CHUNK and use this code, so a token's log-prob is the same number in both, to the bit.
+ * Private.
  *
  * Inside a chunk the sums run in 16 lanes of at most 64 additions; across chunks in double. */
 #ifndef TR_KERNELS_CPU_LAW_H

@@ -1,5 +1,6 @@
-/* LM head fused with log-prob and entropy. Logits exist for ROWS rows and LAW_CHUNK columns at a time
- * (1 MiB); the backward pass makes them again from the same weights, so their bits are the same. */
+/* LM head fused with log-prob and entropy. Logits exist for ROWS rows and LAW_CHUNK columns at a
+ * time (1 MiB); the backward pass makes them again from the same weights, so their bits are the
+ * same. */
 #include "cpu/gemm.h"
 #include "cpu/law.h"
 #include "cpu/ops.h"
@@ -142,8 +143,8 @@ struct slopes {
     float inv;
 };
 
-/* Logits to their gradient, in place: with p = exp(z - lse) and log p = z - lse,
- * dL/dz_j = dlogprob (1[j = target] - p_j) - dentropy p_j (log p_j + entropy); dL/dlogit = dL/dz inv. */
+/* Logits to their gradient, in place: with p = exp(z - lse) and log p = z - lse, dL/dz_j = dlogprob
+ * (1[j = target] - p_j) - dentropy p_j (log p_j + entropy); dL/dlogit = dL/dz inv. */
 static void
 slope_row(const struct slopes *t, ptrdiff_t r)
 {

@@ -1,9 +1,9 @@
-/* One source, several vector paths. Each operation's file is compiled once per path (files.cmake) with
- *   TR_PATH    the path's name, part of every linkable symbol: TR_FN(add) is tr_avx2_add, and so on;
+/* One source, several vector paths. Each operation's file is compiled once per path (files.cmake):
+ *   TR_PATH    the path's name, part of every linkable symbol: TR_FN(add) is tr_avx2_add, say;
  *   TR_VECTOR  the header that implements v16 for the path.
- * A v16 is 16 floats on every path, each lane is an IEEE operation (fused multiply-add included), and
- * sums over lanes follow one fixed tree. So all paths give the same bits, and so do machines (but for the
- * sign and payload of a NaN). Private.
+ * A v16 is 16 floats on every path, each lane is an IEEE operation (fused multiply-add included),
+ * and sums over lanes follow one fixed tree. So all paths give the same bits, and so do machines
+ * (but for the sign and payload of a NaN). Private.
  *
  *   v16_set1(x)  v16_load(p)  v16_store(p, a)            no alignment needed
  *   v16_load_n(p, n)  v16_store_n(p, a, n)               0 <= n <= 16 lanes; the rest reads as 0

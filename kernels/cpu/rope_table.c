@@ -1,5 +1,5 @@
-/* Tables of rotary angles. A decode step asks for the cosines and sines of the same few positions in each
- * layer, so they are computed once, in double, and kept by the device. */
+/* Tables of rotary angles. A decode step asks for the cosines and sines of the same few positions
+ * in each layer, so they are computed once, in double, and kept by the device. */
 #include "cpu/cpu.h"
 #include "cpu/scalar_math.h"
 

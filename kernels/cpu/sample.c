@@ -1,6 +1,6 @@
-/* The sampler. One pass over a row gives its law (law.h), one makes the weights; then a draw. No sort:
- * truncation finds a threshold by radix selection over the bits of the logits, three passes whatever the
- * row looks like, ties included. */
+/* The sampler. One pass over a row gives its law (law.h), one makes the weights; then a draw. No
+ * sort: truncation finds a threshold by radix selection over the bits of the logits, three passes
+ * whatever the row looks like, ties included. */
 #include "cpu/law.h"
 #include "cpu/ops.h"
 #include "cpu/pool.h"
@@ -72,9 +72,9 @@ fill_buckets(
     }
 }
 
-/* The shortest beginning of the order (logit descending, id ascending) whose measure reaches `goal`: at
- * least one id; all, when rounding keeps the sum below the goal. Each level fixes 11 bits of the key of
- * the last id (the third takes one bit that the second has fixed already). */
+/* The shortest beginning of the order (logit descending, id ascending) whose measure reaches
+ * `goal`: at least one id; all, when rounding keeps the sum below the goal. Each level fixes 11
+ * bits of the key of the last id (the third takes one bit that the second has fixed already). */
 static struct cut
 select_cut(const struct row *row, struct bucket *buckets, bool by_count, double goal)
 {
@@ -140,8 +140,8 @@ sum_chunks(double *chunks, const struct row *row)
     return total;
 }
 
-/* The first id at which the running sum of the weights, in id order, exceeds u times their total; where
- * rounding lets none exceed it, the last id with a weight. */
+/* The first id at which the running sum of the weights, in id order, exceeds u times their total;
+ * where rounding lets none exceed it, the last id with a weight. */
 static int32_t
 draw(const struct row *row, const double *chunks, double total, double u)
 {

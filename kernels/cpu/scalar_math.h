@@ -1,6 +1,7 @@
-/* Elementary functions in double with fixed bits: the same on every machine, because they use nothing but
- * correctly rounded operations in a fixed order. The C library's functions do not promise that: they
- * choose their form by processor. tests/unit/kernels measures their errors. Private. */
+/* Elementary functions in double with fixed bits: the same on every machine, because they use
+ * nothing but correctly rounded operations in a fixed order. The C library's functions do not
+ * promise that: they choose their form by processor. tests/unit/kernels measures their errors.
+ * Private. */
 #ifndef TR_KERNELS_CPU_SCALAR_MATH_H
 #define TR_KERNELS_CPU_SCALAR_MATH_H
 
@@ -23,8 +24,8 @@ tr_to_bits(double x)
     return bits;
 }
 
-/* exp(x) for x <= 0 in double, relative error below 1e-15; 0 below -700, NaN for NaN. Taylor series of
- * r = x - n ln2, |r| <= 0.35, to the 13th power (remainder 5e-18). */
+/* exp(x) for x <= 0 in double, relative error below 1e-15; 0 below -700, NaN for NaN. Taylor series
+ * of r = x - n ln2, |r| <= 0.35, to the 13th power (remainder 5e-18). */
 static inline double
 tr_exp(double x)
 {
@@ -43,9 +44,10 @@ tr_exp(double x)
     return n == n ? p * tr_from_bits((uint64_t)(1023 + (int64_t)n) << 52) : x;
 }
 
-/* log(x) for finite x >= the smallest normal number, relative error below 1e-15 but near 1, where the
- * absolute error is below 1e-16; NaN and inf are returned. With x = 2^k m, m in [sqrt(1/2), sqrt(2)) and
- * s = (m - 1) / (m + 1): log m = 2 atanh s = 2 (s + s^3/3 + s^5/5 ...), |s| < 0.172. */
+/* log(x) for finite x >= the smallest normal number, relative error below 1e-15 but near 1,
+ * where the absolute error is below 1e-16; NaN and inf are returned. With x = 2^k m, m in
+ * [sqrt(1/2), sqrt(2)) and s = (m - 1) / (m + 1): log m = 2 atanh s = 2 (s + s^3/3 + s^5/5 ...),
+ * |s| < 0.172. */
 static inline double
 tr_log(double x)
 {
@@ -65,8 +67,8 @@ tr_log(double x)
     return kd * 0x1.62e42feep-1 + (kd * 0x1.a39ef35793c76p-33 + 2 * s * sum + 2 * s);
 }
 
-/* sin and cos of 0 <= x < 2^20, absolute error below 1e-15. pi/2 in three parts, of which the products
- * with n are exact; then Taylor series on |r| <= pi/4. */
+/* sin and cos of 0 <= x < 2^20, absolute error below 1e-15. pi/2 in three parts, of which the
+ * products with n are exact; then Taylor series on |r| <= pi/4. */
 static inline void
 tr_sincos(double x, double *sine, double *cosine)
 {

@@ -1,5 +1,6 @@
-/* v16 as an array, for processors without AVX2 and FMA; the contract stands in path.h. fmaf is exact
- * on every machine, in hardware or not, so this path is slow where it is not, but never different. */
+/* v16 as an array, for processors without AVX2 and FMA; the contract stands in path.h. fmaf is
+ * exact on every machine, in hardware or not, so this path is slow where it is not, but never
+ * different. */
 #ifndef TR_KERNELS_CPU_VECTOR_SCALAR_H
 #define TR_KERNELS_CPU_VECTOR_SCALAR_H
 

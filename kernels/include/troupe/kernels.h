@@ -35,7 +35,7 @@ typedef struct troupe_device troupe_device;
 typedef struct troupe_ops troupe_ops;
 typedef struct troupe_packed_weight troupe_packed_weight;
 
-/* --- devices ------------------------------------------------------------------------------- */
+/* --- devices --- */
 
 typedef struct troupe_device_options {
     size_t size; /* sizeof(troupe_device_options) */
@@ -65,7 +65,7 @@ troupe_packed_weight *troupe_weight_pack(troupe_device *device, const float *wei
 void troupe_weight_repack(troupe_device *device, troupe_packed_weight *packed, const float *weight);
 void troupe_weight_free(troupe_device *device, troupe_packed_weight *packed);
 
-/* --- descriptors --------------------------------------------------------------------------- */
+/* --- descriptors --- */
 
 /* Rotary position embedding, half-split ("NeoX") pairs (i, i + E/2): angle = position *
  * inv_freq[i], both cos and sin multiplied by `scale` (1 except for yarn-like types). inv_freq has
@@ -115,7 +115,7 @@ typedef struct troupe_adamw {
     int64_t step; /* 1 for the first update; bias correction in double */
 } troupe_adamw;
 
-/* --- the table ----------------------------------------------------------------------------- */
+/* --- the table --- */
 
 struct troupe_ops {
     const char *name;
@@ -136,8 +136,9 @@ struct troupe_ops {
     void (*rmsnorm_backward)(troupe_device *d, float *dresid, float *dw, const float *dout,
         const float *resid, const float *w, const float *rstd, int R, int D);
 
-    /* y[R,N] = x[R,K] * W[N,K]^T (+ bias[N] when not NULL); y += when `accumulate`. Every sum is one
-     * chain of fused multiply-adds over K in index order, from 0 or from y; the bias comes last. */
+    /* y[R,N] = x[R,K] * W[N,K]^T (+ bias[N] when not NULL); y += when `accumulate`. Every sum is
+     * one chain of fused multiply-adds over K in index order, from 0 or from y; the bias comes
+     * last. */
     void (*linear_forward)(troupe_device *d, float *y, const float *x,
         const troupe_packed_weight *w, const float *bias, bool accumulate, int R);
     /* dx[R,K] = dy[R,N] * W[N,K], W unpacked; dx += when `accumulate`. */

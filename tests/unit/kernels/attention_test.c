@@ -1,4 +1,5 @@
-/* Causal attention: packed against the plain form, paged against packed to the bit, and the cache. */
+/* Causal attention: packed against the plain form, paged against packed to the bit, and the
+ * cache. */
 #include "kit.h"
 
 struct shape {

@@ -60,8 +60,8 @@ adamw_follows_its_definition(void **state)
     }
 }
 
-/* The first step of a fresh element moves by lr * sign(g) whatever the size of g, and eps is added to the
- * corrected root: with g = eps the step is half. */
+/* The first step of a fresh element moves by lr * sign(g) whatever the size of g, and eps is added
+ * to the corrected root: with g = eps the step is half. */
 static void
 adamw_corrects_its_bias(void **state)
 {

@@ -1,5 +1,6 @@
-/* Every gradient against central differences of the forward pass, written once more in double. The loss is
- * sum(c * outputs) with random c, so one run checks a whole Jacobian against the chain rule. */
+/* Every gradient against central differences of the forward pass, written once more in double. The
+ * loss is sum(c * outputs) with random c, so one run checks a whole Jacobian against the chain
+ * rule. */
 #include "kit.h"
 
 enum {
@@ -25,7 +26,7 @@ weighted(const float *c, const double *y, int n)
     return sum;
 }
 
-/* --- RMSNorm: x[R, D], then w[D] ---------------------------------------------------------------- */
+/* --- RMSNorm: x[R, D], then w[D] --- */
 
 enum {
     NORM_R = 3,
@@ -79,7 +80,7 @@ gradient_of_rmsnorm(void **state)
     }
 }
 
-/* --- linear: x[R, K], w[N, K], bias[N] ---------------------------------------------------------- */
+/* --- linear: x[R, K], w[N, K], bias[N] --- */
 
 enum {
     LIN_R = 5,
@@ -128,7 +129,7 @@ gradient_of_linear(void **state)
     }
 }
 
-/* --- q/k norm and rotary embedding: qkv[R, width], qw[E], kw[E] --------------------------------- */
+/* --- q/k norm and rotary embedding: qkv[R, width], qw[E], kw[E] --- */
 
 enum {
     ROPE_R = 3,
@@ -220,7 +221,7 @@ gradient_of_head_norms_and_rotary_embedding(void **state)
     check_rope(*state, true);
 }
 
-/* --- attention: qkv[R, width] ------------------------------------------------------------------- */
+/* --- attention: qkv[R, width] --- */
 
 struct attention {
     int H, KH, E;
@@ -298,7 +299,7 @@ gradient_of_attention(void **state)
     }
 }
 
-/* --- SwiGLU: gu[R, 2F] -------------------------------------------------------------------------- */
+/* --- SwiGLU: gu[R, 2F] --- */
 
 enum {
     GLU_R = 3,
@@ -337,7 +338,7 @@ gradient_of_swiglu(void **state)
     }
 }
 
-/* --- LM head: x[R, D], w[V, D] ------------------------------------------------------------------ */
+/* --- LM head: x[R, D], w[V, D] --- */
 
 enum {
     HEAD_R = 3,

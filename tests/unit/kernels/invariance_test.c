@@ -1,7 +1,7 @@
-/* Row invariance: the bits of a row do not depend on how many rows stand beside it, nor on which. Every
- * forward operation on R rows is compared with the same rows one at a time, in uneven pieces, and in
- * another order. (Attention has its own tests; so has the sampler, which sees rows alone.) And gradients of
- * parameters do not depend on how a batch is cut. */
+/* Row invariance: the bits of a row do not depend on how many rows stand beside it, nor on which.
+ * Every forward operation on R rows is compared with the same rows one at a time, in uneven pieces,
+ * and in another order. (Attention has its own tests; so has the sampler, which sees rows alone.)
+ * And gradients of parameters do not depend on how a batch is cut. */
 #include "kit.h"
 
 enum {
@@ -215,7 +215,7 @@ linear_is_one_chain_of_fused_multiply_adds(void **state)
     }
 }
 
-/* --- gradients of parameters ------------------------------------------------------------------- */
+/* --- gradients of parameters --- */
 
 /* Gradients of all parameters from rows first..first + rows - 1, added to what is at `out`. */
 enum {

@@ -1,5 +1,5 @@
-/* What the tests of the kernels share: the plain device and every vector path that this processor runs,
- * reproducible inputs, comparisons that print both values. */
+/* What the tests of the kernels share: the plain device and every vector path that this processor
+ * runs, reproducible inputs, comparisons that print both values. */
 #ifndef KERNELS_KIT_H
 #define KERNELS_KIT_H
 
@@ -42,8 +42,8 @@ float *kit_normal(uint64_t seed, size_t count, double scale);
 /* count integers in [0, bound). */
 int32_t *kit_below(uint64_t seed, size_t count, int bound);
 
-/* Fails unless |got - want| <= tolerance * rms(want) + 1e-7 everywhere (a NaN never is); equal, when
- * the tolerance is 0. */
+/* Fails unless |got - want| <= tolerance * rms(want) + 1e-7 everywhere (a NaN never is); equal,
+ * when the tolerance is 0. */
 void kit_close(
     const char *what, const float *got, const float *want, size_t count, double tolerance);
 /* The same against doubles. */
@@ -52,8 +52,9 @@ void kit_close_to_double(
 /* Fails unless all bits agree. */
 void kit_same(const char *what, const float *got, const float *want, size_t count);
 
-/* Runs `run` on the plain device and on every path: the results (the parts one after another at out,
- * zeroed before) must be close to the plain ones, part by part, and the same on all paths to the bit. */
+/* Runs `run` on the plain device and on every path: the results (the parts one after another at
+ * out, zeroed before) must be close to the plain ones, part by part, and the same on all paths to
+ * the bit. */
 typedef void kit_run(troupe_device *d, const void *shape, float *out);
 
 struct kit_parts {

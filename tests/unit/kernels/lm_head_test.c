@@ -1,4 +1,5 @@
-/* LM head: log-prob, entropy, logits and gradients against the plain form, and masks of invalid ids. */
+/* LM head: log-prob, entropy, logits and gradients against the plain form, and masks of invalid
+ * ids. */
 #include "kit.h"
 
 struct shape {

@@ -1,5 +1,6 @@
-/* The elementary functions: errors against the C library in double, and the ends of their ranges. This
- * file is compiled for the plain C path; rows_test and the others compare the paths to the bit. */
+/* The elementary functions: errors against the C library in double, and the ends of their ranges.
+ * This file is compiled for the plain C path; rows_test and the others compare the paths to the
+ * bit. */
 #include "cpu/scalar_math.h"
 #include "cpu/vector_math.h"
 #include "kit.h"

@@ -1,4 +1,5 @@
-/* Worker threads: every item is run once, and no bit of any operation depends on how many there are. */
+/* Worker threads: every item is run once, and no bit of any operation depends on how many there
+ * are. */
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
 #include "kit.h"
@@ -15,7 +16,7 @@ open_with(const char *name, int threads)
     return d;
 }
 
-/* --- the pool ---------------------------------------------------------------------------------- */
+/* --- the pool --- */
 
 struct visits {
     int *of;          /* by item: how often */
@@ -76,7 +77,7 @@ too_many_threads_are_refused(void **state)
     assert_null(d);
 }
 
-/* --- operations -------------------------------------------------------------------------------- */
+/* --- operations --- */
 
 /* Large enough that every operation that splits does, by its own grain. */
 enum {

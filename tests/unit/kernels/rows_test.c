@@ -1,5 +1,5 @@
-/* Operations on rows (embedding, norm, linear, SwiGLU, rotary embedding): every path against the plain
- * forms, and all paths to the bit. */
+/* Operations on rows (embedding, norm, linear, SwiGLU, rotary embedding): every path against the
+ * plain forms, and all paths to the bit. */
 #include "kit.h"
 
 struct shape {
@@ -127,8 +127,8 @@ linear_and_its_gradients_match_the_plain_form(void **state)
     }
 }
 
-/* Long sums and strides at which the product copies its operand first (slabs of 2 MiB: more rows than one
- * slab holds). */
+/* Long sums and strides at which the product copies its operand first (slabs of 2 MiB: more rows
+ * than one slab holds). */
 static void
 linear_matches_the_plain_form_at_large_strides(void **state)
 {
@@ -236,7 +236,8 @@ rotary_embedding_and_head_norms_match_the_plain_form(void **state)
     }
 }
 
-/* More embeddings than the device keeps tables for, in turn: each must find its own angles again. */
+/* More embeddings than the device keeps tables for, in turn: each must find its own angles
+ * again. */
 static void
 rotary_tables_of_many_embeddings_do_not_mix(void **state)
 {

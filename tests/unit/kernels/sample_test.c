@@ -1,5 +1,5 @@
-/* The sampler: exact supports, the distribution it draws from, log-probs to the bit, hostile rows. Every
- * test runs on the plain device too, unless it compares bits with the LM head of a path. */
+/* The sampler: exact supports, the distribution it draws from, log-probs to the bit, hostile rows.
+ * Every test runs on the plain device too, unless it compares bits with the LM head of a path. */
 #include "kit.h"
 
 #include <float.h>
@@ -27,7 +27,7 @@ device_at(const struct kit *kit, int i)
     return i < kit->paths ? kit->path[i] : i == kit->paths ? kit->plain : NULL;
 }
 
-/* --- supports ---------------------------------------------------------------------------------- */
+/* --- supports --- */
 
 /* The ids that some u draws, as a bit set: u runs over a fine grid with both ends. */
 static uint64_t
@@ -95,7 +95,7 @@ truncation_keeps_exactly_the_ids_of_its_definition(void **state)
     }
 }
 
-/* --- the law ----------------------------------------------------------------------------------- */
+/* --- the law --- */
 
 /* The definition, in double: weights of the kept ids, 0 for the others. */
 struct entry {
@@ -139,8 +139,8 @@ law_of(double *kept, const float *logits, troupe_sampling s, int V)
     free(e);
 }
 
-/* Random rows, half of them with many ties, against the definition: the drawn id is kept, u falls into
- * its interval, and its two log-probs are right. */
+/* Random rows, half of them with many ties, against the definition: the drawn id is kept, u falls
+ * into its interval, and its two log-probs are right. */
 static void
 draws_invert_the_distribution_function_of_the_definition(void **state)
 {
@@ -222,7 +222,7 @@ draws_follow_the_truncated_law(void **state)
     }
 }
 
-/* --- bits -------------------------------------------------------------------------------------- */
+/* --- bits --- */
 
 static void
 log_prob_is_the_lm_heads_to_the_bit_at_any_temperature(void **state)
@@ -305,7 +305,7 @@ all_paths_draw_the_same(void **state)
     }
 }
 
-/* --- hostile rows ------------------------------------------------------------------------------ */
+/* --- hostile rows --- */
 
 static void
 rows_without_a_law_are_flagged_and_no_others(void **state)
