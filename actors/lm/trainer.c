@@ -150,6 +150,16 @@ begin_step(troupe_trainer *t, troupe_trainer_stats *stats)
         .loss = (double)NAN};
 }
 
+/* A step that could not be made is no step; one that was skipped is. */
+static troupe_status
+end_step(troupe_trainer *t, troupe_status status, const troupe_trainer_stats *stats)
+{
+    if (status != TROUPE_OK && !stats->skipped) {
+        t->progress.step--;
+    }
+    return status;
+}
+
 /* Log-probs of every sample under the weights as the step begins; rows point into one block. */
 static troupe_status
 score_proximal(
@@ -247,7 +257,7 @@ troupe_trainer_rl_step(troupe_trainer *trainer, int64_t version, const troupe_lm
         tr_free(prox[0]);
         tr_free(prox);
     }
-    return status;
+    return end_step(trainer, status, stats);
 }
 
 troupe_status
@@ -261,7 +271,10 @@ troupe_trainer_sft_step(troupe_trainer *trainer, const troupe_lm_sample *samples
     begin_step(trainer, stats);
     tr_trainer_begin(trainer);
     status = tr_trainer_sft_gradient(trainer, samples, count, &stats->loss, stats, err);
-    return status == TROUPE_OK ? tr_trainer_apply(trainer, stats->loss, stats, err) : status;
+    if (status == TROUPE_OK) {
+        status = tr_trainer_apply(trainer, stats->loss, stats, err);
+    }
+    return end_step(trainer, status, stats);
 }
 
 /* --- state ----------------------------------------------------------------------------------- */

@@ -196,6 +196,10 @@ samples_that_cannot_be_are_named(void **state)
         }
     }
     assert_int_equal(troupe_trainer_rl_step(t, 0, d.samples, 0, &stats, &err), TROUPE_BAD_INPUT);
+    /* What could not be done is no step. */
+    troupe_trainer_progress progress;
+    troupe_trainer_get_progress(t, &progress);
+    assert_int_equal((int)progress.step, 0);
     troupe_trainer_free(t);
     fixture_close(&f);
 }
