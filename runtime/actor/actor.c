@@ -88,6 +88,9 @@ new_actor(tr_host *host, const tr_spawn *spawn, uint16_t slot)
     ctx->context = spawn->context;
     ctx->mailbox.calls_max = spawn->mailbox > 0 ? (uint32_t)spawn->mailbox : TR_MAILBOX_DEFAULT;
     ctx->state = tr_zalloc(1, spawn->type->state_size);
+    for (int i = 0; spawn->type->methods[i].name != NULL; i++) {
+        ctx->method_ids[i] = tr_method_id(spawn->type->methods[i].name);
+    }
     host->actors[slot] = ctx;
     host->actor_count++;
     return ctx;
@@ -139,11 +142,11 @@ tr_actor_stir(troupe_ctx *ctx)
 }
 
 static const troupe_method *
-find_method(const troupe_class *type, uint32_t id)
+find_method(const troupe_ctx *ctx, uint32_t id)
 {
-    for (const troupe_method *method = type->methods; method->name != NULL; method++) {
-        if (tr_method_id(method->name) == id) {
-            return method;
+    for (int i = 0; ctx->method_ids[i] != 0; i++) {
+        if (ctx->method_ids[i] == id) {
+            return &ctx->type->methods[i];
         }
     }
     return NULL;
@@ -183,7 +186,7 @@ run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call
 static void
 run_call(troupe_ctx *ctx, struct troupe_msg *call)
 {
-    const troupe_method *method = find_method(ctx->type, call->frame.method);
+    const troupe_method *method = find_method(ctx, call->frame.method);
     if (method == NULL) {
         char text[TR_WHO_MAX];
         (void)snprintf(text, sizeof text, "class %s has no such method", ctx->type->name);

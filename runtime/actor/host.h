@@ -61,6 +61,7 @@ struct troupe_ctx {
     struct troupe_msg *kept;
     struct tr_watch watches[TR_WATCHES_MAX];
     int watch_count;
+    uint32_t method_ids[TROUPE_METHODS_MAX + 1]; /* of the class's methods, in order; 0 ends them */
     void *state;
     void *context;
 };
