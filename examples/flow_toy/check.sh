@@ -43,6 +43,9 @@ learn() { # name, largest lag, options
     check "$name" "<=" "rms(m - target): " 0.1
     check "$name" "<=" ", max " "$bound"
     check "$name" ">=" "at equal weights: " 288
+    at=$(awk -F'"reward_mean":' '{ r = $2 + 0 } NR == 1 { goal = r + 0.9 * (-0.25 - r) }
+        r >= goal { print NR; exit }' "$dir/$name/metrics.jsonl")
+    grep -q "gain at step $at\$" "$dir/$name.txt" || complain "$name: metrics.jsonl says step $at"
     grep -q 'largest difference 0$' "$dir/$name.txt" || complain "$name: log-probs differ"
     grep -q ' 400 dispatched = 400 trained + 0 stale + 0 failed ' "$dir/$name.txt" || complain "$name: groups"
     [ "$(grep -c '"status":"trained"' "$dir/$name/samples.jsonl")" -eq 9600 ] ||

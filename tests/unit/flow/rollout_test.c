@@ -20,7 +20,9 @@ enum {
     ROW = 2,
     MEMBERS = 5, /* the set of members 0 and 2 */
     SECOND = 8,  /* a later group, during which new weights come */
-    SEALED = 2 + TROUPE_GROUP_SIZE_MAX
+    THIRD = 9,   /* the last, of one member, after the old weights were sent once more */
+    UPDATES = 5,
+    SEALED = 2 + TROUPE_GROUP_SIZE_MAX + 1
 };
 
 typedef struct sealed {
@@ -30,6 +32,7 @@ typedef struct sealed {
     float x[FLOW_STEPS + 1][FLOW_DIM], logprobs[FLOW_STEPS], condition[FLOW_DIM];
     int window;
     double score;
+    troupe_object object;
     bool whole; /* it parsed, and its digest is right */
 } sealed;
 
@@ -38,9 +41,10 @@ typedef struct sealed {
  * run is over. */
 static struct seen {
     uint64_t capacity;
-    troupe_status early_lease, bad_digest, bad_size, update[2], old_update, lease[3], old_epoch;
+    troupe_status early_lease, bad_digest, bad_size, update[2], old_update, lease[5], old_epoch;
     sealed samples[SEALED];
     int count, scored;
+    uint64_t objects_left;
 } seen;
 
 static const float weights[2][FLOW_DIM] = {
@@ -102,11 +106,12 @@ leased_second(troupe_ctx *ctx, troupe_answer *answer, void *user)
     send_update(ctx, 1, FLOW_DIM, 0, keep_status, &seen.update[1]);
 }
 
-/* The first group is there: a new epoch, whose lease voids the older one's; then an old version
- * again. */
+/* The first group is there: its lease is said once more, a new epoch begins, and then the old one
+ * speaks again. */
 static void
 go_on(troupe_ctx *ctx)
 {
+    send_lease(ctx, 0, GROUP, MEMBERS, keep_status, &seen.lease[4]); /* again, when it is done */
     send_lease(ctx, 1, SECOND, UINT64_MAX, leased_second, &seen.lease[2]);
     send_lease(ctx, 0, GROUP + 1, MEMBERS, keep_status, &seen.old_epoch);
 }
@@ -134,34 +139,39 @@ static void
 old_version_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     keep_status(ctx, answer, user);
-    troupe_quit(ctx, 0);
+    send_lease(ctx, 1, THIRD, 1, keep_status, &seen.lease[3]);
 }
 
 static void
 scored(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
-    ((sealed *)user)->score = troupe_arg_f64(answer, 0);
-    if (++seen.scored == SEALED) {
+    sealed *s = user;
+    s->score = troupe_arg_f64(answer, 0);
+    TR_ASSERT(troupe_object_release(troupe_ctx_store(ctx), s->object) == TROUPE_OK);
+    seen.scored++;
+    if (seen.scored == SEALED - 1) {
         send_update(ctx, 0, FLOW_DIM, 0, old_version_answered, &seen.old_update);
+    } else if (seen.scored == SEALED) {
+        troupe_quit(ctx, 0);
     }
 }
 
 static void
-ask_score(troupe_ctx *ctx, troupe_object object, sealed *s)
+ask_score(troupe_ctx *ctx, sealed *s)
 {
     troupe_args args = {0};
-    troupe_args_object(&args, object);
+    troupe_args_object(&args, s->object);
     troupe_args_u64(&args, ROW);
     TR_ASSERT(troupe_call_send(ctx, troupe_to(ctx, "reward", 0), TROUPE_METHOD_SCORE, &args,
                   .on_answer = scored, .user = s) == TROUPE_OK);
 }
 
 static void
-read_sample(troupe_ctx *ctx, troupe_object object, sealed *s)
+read_sample(troupe_ctx *ctx, sealed *s)
 {
     troupe_sample *sample = NULL;
     toy_sample path;
-    if (troupe_sample_open(troupe_ctx_store(ctx), object, &sample, NULL) == TROUPE_OK &&
+    if (troupe_sample_open(troupe_ctx_store(ctx), s->object, &sample, NULL) == TROUPE_OK &&
         toy_sample_of(sample, &path, NULL) == TROUPE_OK) {
         memcpy(s->x, path.x, sizeof s->x);
         memcpy(s->logprobs, path.logprobs, sizeof s->logprobs);
@@ -193,11 +203,11 @@ take_sealed(troupe_ctx *ctx, troupe_call *call)
         ok = tr_read_array(&in, &pair) && pair == 2 && tr_read_u64(&in, &span->unit) &&
              tr_read_u64(&in, &span->version);
     }
-    troupe_object object = troupe_arg_object(call, 4);
-    read_sample(ctx, object, s);
-    TR_ASSERT(troupe_object_hold(troupe_ctx_store(ctx), object, NULL, NULL) == TROUPE_OK);
+    s->object = troupe_arg_object(call, 4);
+    read_sample(ctx, s);
+    TR_ASSERT(troupe_object_hold(troupe_ctx_store(ctx), s->object, NULL, NULL) == TROUPE_OK);
     (void)troupe_reply(call, NULL);
-    ask_score(ctx, object, s);
+    ask_score(ctx, s);
     if (seen.count == 2) {
         go_on(ctx);
     }
@@ -229,6 +239,7 @@ run_script(void **state)
     if (status != TROUPE_OK) {
         printf("the run failed: %s\n", err.text);
     }
+    seen.objects_left = result.objects_left;
     troupe_graph_free(graph);
     free(text); /* from jansson */
     json_decref(object);
@@ -248,6 +259,8 @@ leases_and_weights_are_answered_as_the_protocol_says(void **state)
     assert_int_equal(seen.lease[0], TROUPE_OK);
     assert_int_equal(seen.lease[1], TROUPE_OK);
     assert_int_equal(seen.lease[2], TROUPE_OK);
+    assert_int_equal(seen.lease[3], TROUPE_OK);
+    assert_int_equal(seen.lease[4], TROUPE_OK);
     assert_int_equal(seen.update[1], TROUPE_OK);
     assert_int_equal(seen.old_epoch, TROUPE_GONE);
     assert_int_equal(seen.old_update, TROUPE_OK);
@@ -261,14 +274,31 @@ each_leased_member_is_sealed_once(void **state)
     assert_int_equal(seen.count, SEALED);
     for (int i = 0; i < SEALED; i++) {
         const sealed *s = &seen.samples[i];
-        assert_int_equal(s->group, i < 2 ? GROUP : SECOND);
+        bool last = i == SEALED - 1;
+        assert_int_equal(s->group, i < 2 ? GROUP : last ? THIRD : SECOND);
         assert_int_equal(s->epoch, i < 2 ? 0 : 1);
-        assert_int_equal(s->member, i < 2 ? 2 * i : i - 2);
+        assert_int_equal(s->member, i < 2 ? 2 * i : last ? 0 : i - 2);
         assert_int_equal(s->attempt, ATTEMPT);
         assert_int_equal(s->units, FLOW_STEPS);
         assert_int_equal(s->ids_digest, 0);
         assert_true(s->whole);
     }
+}
+
+static void
+weights_never_go_back(void **state)
+{
+    (void)state;
+    assert_int_equal(seen.samples[SEALED - 1].span_count, 1);
+    assert_int_equal(seen.samples[SEALED - 1].spans[0].version, 1);
+}
+
+/* What is left are the weights, which the script does not release. */
+static void
+every_sample_is_let_go_when_the_stream_has_it(void **state)
+{
+    (void)state;
+    assert_int_equal(seen.objects_left, UPDATES);
 }
 
 /* The first latent and every stochastic step's noise are those of the sample's own seed. */
@@ -341,6 +371,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leases_and_weights_are_answered_as_the_protocol_says),
         cmocka_unit_test(each_leased_member_is_sealed_once),
+        cmocka_unit_test(weights_never_go_back),
+        cmocka_unit_test(every_sample_is_let_go_when_the_stream_has_it),
         cmocka_unit_test(draws_are_those_of_group_member_and_attempt),
         cmocka_unit_test(stamps_name_the_weights_of_every_step),
         cmocka_unit_test(reward_is_minus_the_squared_distance_from_the_target),
