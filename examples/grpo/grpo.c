@@ -42,7 +42,7 @@ graph(troupe_graph *g, int argc, char **argv)
 {
     grpo_run run;
     troupe_error err = {0};
-    troupe_status status = grpo_run_open(&run, argc, argv, &err);
+    troupe_status status = grpo_run_open(&run, argc, argv, troupe_graph_is_drawn(g), &err);
     if (status != TROUPE_OK) {
         /* Whatever it was, nothing has started: the program ends with code 2. */
         return troupe_graph_refuse(g, TROUPE_BAD_INPUT, "%s", err.text);

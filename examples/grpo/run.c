@@ -140,7 +140,7 @@ parse(grpo_run *run, int argc, char **argv, troupe_error *err)
 }
 
 troupe_status
-grpo_run_open(grpo_run *run, int argc, char **argv, troupe_error *err)
+grpo_run_open(grpo_run *run, int argc, char **argv, bool drawing, troupe_error *err)
 {
     *run = (grpo_run){0};
     troupe_status status = parse(run, argc, argv, err);
@@ -163,7 +163,7 @@ grpo_run_open(grpo_run *run, int argc, char **argv, troupe_error *err)
     if (status == TROUPE_OK && resume) {
         status = find_checkpoint(out, config, err);
     }
-    if (status == TROUPE_OK && !resume && !troupe_options_is_set(run->options, "graph")) {
+    if (status == TROUPE_OK && !resume && !drawing) {
         status = troupe_rl_run_create(out, argc, argv, config, err);
     }
     if (status == TROUPE_OK) {

@@ -20,9 +20,10 @@ typedef struct grpo_run {
     troupe_update update;
 } grpo_run;
 
-/* BAD_INPUT, or what made an input or the directory unusable; nothing is left behind then. */
+/* BAD_INPUT, or what made an input or the directory unusable; nothing is left behind then. With
+ * `drawing` the inputs are checked and no directory is made. */
 troupe_status grpo_run_open(
-    grpo_run *run, int argc, char **argv, troupe_error *err) TROUPE_MUST_USE;
+    grpo_run *run, int argc, char **argv, bool drawing, troupe_error *err) TROUPE_MUST_USE;
 void grpo_run_close(grpo_run *run);
 
 /* Prints the help when it was asked for. */

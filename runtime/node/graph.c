@@ -40,6 +40,12 @@ troupe_graph_free(troupe_graph *graph)
     tr_free(graph);
 }
 
+bool
+troupe_graph_is_drawn(const troupe_graph *graph)
+{
+    return graph->drawing;
+}
+
 troupe_status
 troupe_graph_refuse(troupe_graph *graph, troupe_status status, const char *format, ...)
 {

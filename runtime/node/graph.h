@@ -29,6 +29,7 @@ struct tr_weights {
 };
 
 struct troupe_graph {
+    bool drawing; /* it will be shown, not run */
     troupe_error error; /* the first mistake; status OK when there is none */
     troupe_role *roles[TROUPE_ROLES_MAX];
     int role_count;

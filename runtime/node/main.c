@@ -119,6 +119,7 @@ static int
 build_and_run(const struct program *program, troupe_graph *graph)
 {
     troupe_error err = {.status = TROUPE_OK, .text = ""};
+    graph->drawing = program->picture != NULL;
     troupe_status status = program->app->graph(graph, program->argc, program->argv);
     if (status != TROUPE_OK) {
         return refuse(program, graph, status);

@@ -28,6 +28,9 @@ void troupe_graph_free(troupe_graph *graph); /* NULL is allowed */
 troupe_status troupe_graph_refuse(
     troupe_graph *graph, troupe_status status, const char *format, ...) TROUPE_PRINTF(3, 4);
 
+/* True in a graph function whose graph is only drawn (--graph): it makes nothing on disk then. */
+bool troupe_graph_is_drawn(const troupe_graph *graph);
+
 /* --- roles ---------------------------------------------------------------------------------- */
 
 /* Zero means the default everywhere. Text is copied. */
