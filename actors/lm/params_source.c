@@ -108,7 +108,7 @@ map_tensor(mapper *m, const char *name, int file)
     int index = mapper_find(m, name);
     if (index >= 0) {
         m->source->file_of[index] = file;
-    } else if (m->config->tied && strcmp(name, head_name) == 0) {
+    } else if (strcmp(name, head_name) == 0) { /* only the layout of a tied model has none */
         m->source->head_file = file;
     } else if (!is_tolerated(name)) {
         list_name(&m->unexpected_names, m->unexpected, name);

@@ -561,6 +561,17 @@ a_really_full_disk_leaves_the_old_checkpoint_good(void **state)
 }
 
 static void
+an_existing_name_is_noticed_before_anything_is_written(void **state)
+{
+    (void)state;
+    troupe_error err = {0};
+    toy_write(&new_model, folder, "checkpoint-2");
+    faults_reset();
+    assert_int_equal(write_new(folder, &err), TROUPE_EXISTS);
+    assert_int_equal(faults.count, 0);
+}
+
+static void
 a_value_that_does_not_fit_leaves_nothing_behind(void **state)
 {
     (void)state;
@@ -586,6 +597,7 @@ main(void)
         T(killed_while_pruning_no_half_checkpoint_keeps_its_name),
         T(a_file_size_limit_counts_as_a_full_disk),
         T(a_really_full_disk_leaves_the_old_checkpoint_good),
+        T(an_existing_name_is_noticed_before_anything_is_written),
         T(a_value_that_does_not_fit_leaves_nothing_behind),
     };
     return cmocka_run_group_tests_name("checkpoint faults", tests, NULL, NULL);

@@ -108,7 +108,7 @@ static troupe_lm_config config;
 static troupe_lm_layout layout;
 
 static float *
-draw(int layers, uint64_t seed)
+draw(int layers, int vocab, uint64_t seed)
 {
     config = (troupe_lm_config){.family = TROUPE_QWEN2,
         .layers = layers,
@@ -117,7 +117,7 @@ draw(int layers, uint64_t seed)
         .heads = 6,
         .kv_heads = 2,
         .head_dim = 16,
-        .vocab = 643,
+        .vocab = vocab,
         .tied = true,
         .qkv_bias = true};
     troupe_lm_layout_fini(&layout);
@@ -174,7 +174,7 @@ static void
 fresh_parameters_have_the_stated_spread(void **state)
 {
     (void)state;
-    float *params = draw(2, 1);
+    float *params = draw(2, 643, 1);
     expect_spread(params, "model.embed_tokens.weight", 0.02);
     expect_spread(params, "model.layers.1.self_attn.q_proj.weight", 0.02);
     expect_spread(params, "model.layers.1.mlp.gate_proj.weight", 0.02);
@@ -191,7 +191,7 @@ static void
 the_gaps_between_fresh_tensors_are_zero(void **state)
 {
     (void)state;
-    float *params = draw(2, 1);
+    float *params = draw(2, 643, 1);
     size_t gaps = 0;
     for (int i = 0; i < layout.count; i++) {
         size_t end = layout.tensors[i].offset + layout.tensors[i].count;
@@ -209,18 +209,19 @@ static void
 fresh_parameters_depend_on_seed_and_name_alone(void **state)
 {
     (void)state;
-    float *one = draw(2, 1);
-    float *same = draw(2, 1);
+    float *one = draw(2, 643, 1);
+    float *same = draw(2, 643, 1);
     assert_memory_equal(one, same, layout.floats * sizeof *one);
-    float *other = draw(2, 2);
+    float *other = draw(2, 643, 2);
     const troupe_lm_tensor *up = tensor_of("model.layers.0.mlp.up_proj.weight");
     const troupe_lm_tensor *up1 = tensor_of("model.layers.1.mlp.up_proj.weight");
     size_t bytes = up->count * sizeof *one;
     assert_int_not_equal(memcmp(one + up->offset, other + up->offset, bytes), 0);
     assert_int_not_equal(memcmp(one + up->offset, one + up1->offset, bytes), 0);
     size_t offset = up->offset;
-    float *shallow = draw(1, 1);
+    float *shallow = draw(1, 600, 1); /* every offset differs */
     up = tensor_of("model.layers.0.mlp.up_proj.weight");
+    assert_int_not_equal(up->offset, offset);
     assert_memory_equal(one + offset, shallow + up->offset, bytes);
     tr_free(one);
     tr_free(same);

@@ -297,8 +297,8 @@ shard_names_stay_inside_the_directory(void **state)
 {
     (void)state;
     const char *const bad[] = {"\"../model.safetensors\"", "\"/etc/model.safetensors\"",
-        "\"sub/model.safetensors\"", "\"..\"", "\"a..safetensors\"", "\"\"", "\".safetensors\"",
-        "\"model.bin\"", "7", "null", "\"a\\\\b.safetensors\""};
+        "\"sub/model.safetensors\"", "\"..\"", "\"a..safetensors\"", "\"\"", "\".a.safetensors\"",
+        "\".safetensors\"", "\"model.bin\"", "7", "null", "\"a\\\\b.safetensors\""};
     for (size_t i = 0; i < TR_COUNT(bad); i++) {
         char extra[128];
         (void)snprintf(extra, sizeof extra, ",\"lm_head.extra\":%s", bad[i]);
@@ -518,7 +518,12 @@ sizes_that_the_weights_cannot_hold_are_refused_before_anybody_allocates(void **s
 {
     (void)state;
     troupe_error err = {0};
-    copy_fixture("llama-tiny", folder);
+    copy_fixture("llama-tiny", folder); /* 634,216 bytes: not more than 317,108 parameters */
+    set_config(folder, "vocab_size", "1700");
+    expect_ok(troupe_lm_config_read(folder, &config, &err), &err);
+    set_config(folder, "vocab_size", "1800"); /* 322,880 */
+    expect_failure(troupe_lm_config_read(folder, &config, &err), TROUPE_BAD_INPUT, &err,
+        "'model.embed_tokens.weight'", "[512, 64]", "[1800, 64]");
     set_config(folder, "vocab_size", "16777216");
     set_config(folder, "hidden_size", "1048576");
     expect_failure(troupe_lm_config_read(folder, &config, &err), TROUPE_BAD_INPUT, &err,
