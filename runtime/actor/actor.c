@@ -311,9 +311,6 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
     char *cause = tr_strdup(text != NULL && text[0] != '\0' ? text : troupe_status_text(status));
     host->actors[ctx->slot] = NULL;
     host->actor_count--;
-    tr_loop_unqueue(&host->loop, &ctx->task);
-    tr_timers_cancel_all(&host->loop.timers, ctx);
-    drop_calls(ctx);
     if (ctx->type->fini != NULL) {
         ctx->type->fini(ctx);
     }

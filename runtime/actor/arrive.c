@@ -113,7 +113,11 @@ is_awaited(const tr_host *host, const tr_frame *frame)
         return false;
     }
     const struct tr_open *open = &host->open.entries[index];
-    return frame->status == TROUPE_OK || frame->source_incarnation == open->sent_to.incarnation;
+    troupe_ref from = {.node = frame->source.node,
+        .loop = frame->source.loop,
+        .slot = frame->source_slot,
+        .incarnation = frame->source_incarnation};
+    return frame->status == TROUPE_OK || troupe_ref_equal(from, open->sent_to);
 }
 
 void

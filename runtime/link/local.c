@@ -148,11 +148,18 @@ find_peer(troupe_endpoint *from, tr_address address)
     return NULL;
 }
 
+/* A peer may have closed although the news has not been polled yet. */
+static bool
+is_open(const struct peer *peer)
+{
+    return !peer->gone && !atomic_load_explicit(&peer->inbox->closed, memory_order_acquire);
+}
+
 static troupe_status
 local_dial(troupe_endpoint *from, tr_address to)
 {
     struct peer *peer = find_peer(from, to);
-    if (peer != NULL && !peer->gone) {
+    if (peer != NULL && is_open(peer)) {
         return TROUPE_OK;
     }
     tr_mutex_lock(&from->hub->mutex);
@@ -185,7 +192,7 @@ local_send(troupe_endpoint *from, tr_address to, struct troupe_msg *msg)
         return TROUPE_NOT_FOUND;
     }
     struct inbox *inbox = peer->inbox;
-    if (peer->gone || atomic_load_explicit(&inbox->closed, memory_order_acquire)) {
+    if (!is_open(peer)) {
         return TROUPE_GONE;
     }
     if (msg->frame.kind == TR_FRAME_CALL) {
@@ -268,8 +275,7 @@ static size_t
 local_credit(troupe_endpoint *from, tr_address to)
 {
     struct peer *peer = find_peer(from, to);
-    if (peer == NULL || peer->gone ||
-        atomic_load_explicit(&peer->inbox->closed, memory_order_acquire)) {
+    if (peer == NULL || !is_open(peer)) {
         return 0;
     }
     size_t used = atomic_load_explicit(&peer->inbox->call_bytes, memory_order_relaxed);

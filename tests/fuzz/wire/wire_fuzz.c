@@ -4,77 +4,84 @@
 
 #include <string.h>
 
+static bool
+copy_number(tr_reader *reader, tr_buf *out)
+{
+    int64_t value = 0;
+    uint64_t positive = 0;
+    double number = 0;
+    tr_reader again = *reader;
+    if (tr_reader_peek(reader) == TR_WIRE_FLOAT) {
+        bool ok = tr_read_f64(reader, &number);
+        tr_write_f64(out, number);
+        return ok;
+    }
+    if (tr_read_i64(reader, &value)) {
+        tr_write_i64(out, value);
+        return true;
+    }
+    *reader = again;
+    bool ok = tr_read_u64(reader, &positive);
+    tr_write_u64(out, positive);
+    return ok;
+}
+
+static bool
+copy_text(tr_reader *reader, tr_buf *out)
+{
+    const char *text = NULL;
+    const void *bytes = NULL;
+    size_t size = 0;
+    if (tr_reader_peek(reader) == TR_WIRE_STR) {
+        bool ok = tr_read_str(reader, &text, &size);
+        tr_write_strn(out, text, size);
+        return ok;
+    }
+    bool ok = tr_read_bin(reader, &bytes, &size);
+    tr_write_bin(out, bytes, size);
+    return ok;
+}
+
 /* Walks one value with the typed reads and writes it again. Recursion is bounded by the reader's
  * depth. */
 static bool
 copy_value(tr_reader *reader, tr_buf *out)
 {
     bool flag = false;
-    double number = 0;
-    int64_t value = 0;
-    uint64_t positive = 0;
-    uint32_t count = 0;
-    size_t size = 0;
-    const char *text = NULL;
-    const void *bytes = NULL;
+    uint32_t count = 0, values = 0;
     switch (tr_reader_peek(reader)) {
     case TR_WIRE_NONE:
         return false;
     case TR_WIRE_NIL:
         tr_write_nil(out);
         return tr_read_nil(reader);
-    case TR_WIRE_BOOL:
-        if (!tr_read_bool(reader, &flag)) {
-            return false;
-        }
+    case TR_WIRE_BOOL: {
+        bool ok = tr_read_bool(reader, &flag);
         tr_write_bool(out, flag);
-        return true;
-    case TR_WIRE_INT: {
-        tr_reader again = *reader;
-        if (tr_read_i64(reader, &value)) {
-            tr_write_i64(out, value);
-            return true;
-        }
-        *reader = again;
-        if (tr_read_u64(reader, &positive)) {
-            tr_write_u64(out, positive);
-            return true;
-        }
-        return false;
+        return ok;
     }
+    case TR_WIRE_INT:
     case TR_WIRE_FLOAT:
-        if (!tr_read_f64(reader, &number)) {
-            return false;
-        }
-        tr_write_f64(out, number);
-        return true;
+        return copy_number(reader, out);
     case TR_WIRE_STR:
-        if (!tr_read_str(reader, &text, &size)) {
-            return false;
-        }
-        tr_write_strn(out, text, size);
-        return true;
     case TR_WIRE_BIN:
-        if (!tr_read_bin(reader, &bytes, &size)) {
-            return false;
-        }
-        tr_write_bin(out, bytes, size);
-        return true;
+        return copy_text(reader, out);
     case TR_WIRE_ARRAY:
         if (!tr_read_array(reader, &count)) {
             return false;
         }
         tr_write_array(out, count);
+        values = count;
         break;
     case TR_WIRE_MAP:
         if (!tr_read_map(reader, &count)) {
             return false;
         }
         tr_write_map(out, count);
-        count *= 2;
+        values = count * 2;
         break;
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < values; i++) {
         if (!copy_value(reader, out)) {
             return false;
         }

@@ -137,6 +137,32 @@ messages_are_handled_between_slices_and_wake_the_idle_hook(void **state)
     assert_string_equal(notes.text, "ping ping slice slice slice");
 }
 
+/* A message that arrives during a slice is handled before the next one. */
+static troupe_ctx *meddler;
+
+static bool
+meddled_idle(troupe_ctx *ctx)
+{
+    note("slice");
+    if (notes.slices_left == 3) {
+        assert_int_equal(
+            troupe_tell(meddler, troupe_to_ref(troupe_self(ctx)), "ping", NULL), TROUPE_OK);
+    }
+    return --notes.slices_left > 0;
+}
+
+static void
+a_slice_ends_the_round_so_that_what_came_meanwhile_is_next(void **state)
+{
+    (void)state;
+    static const troupe_class meddled = {
+        .name = "meddled", .idle = meddled_idle, .methods = {{"ping", noted_ping}}};
+    notes = (struct notes){.slices_left = 3};
+    meddler = rig_spawn(&rig, 1, &client, NULL, 0);
+    (void)rig_spawn(&rig, 0, &meddled, "alpha", 0);
+    assert_string_equal(notes.text, "slice ping slice slice");
+}
+
 static void
 a_failed_init_is_told_cleaned_up_and_never_seen_by_others(void **state)
 {
@@ -523,6 +549,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(an_actor_is_made_started_and_ended_in_that_order),
         TEST(messages_are_handled_between_slices_and_wake_the_idle_hook),
+        TEST(a_slice_ends_the_round_so_that_what_came_meanwhile_is_next),
         TEST(a_failed_init_is_told_cleaned_up_and_never_seen_by_others),
         TEST(a_class_with_a_repeated_method_is_refused),
         TEST(a_host_has_stopped_when_every_actor_says_so),

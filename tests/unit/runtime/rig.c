@@ -51,22 +51,26 @@ rig_init(struct rig *rig, uint32_t calls_max)
     (void)tr_directory_add(rig->directory, "beta", 2);
     rig->link = troupe_link_local();
     rig->store = troupe_store_new(1 << 20);
+    rig->calls_max = calls_max;
     for (uint16_t i = 0; i < RIG_HOSTS; i++) {
-        tr_host_options options = {.sys = &rig->sys,
-            .link = rig->link,
-            .directory = rig->directory,
-            .store = rig->store,
-            .address = {.node = 0, .loop = i},
-            .epoch = 1,
-            .calls_max = calls_max,
-            .events = {.ended = on_ended,
-                .quit = on_quit,
-                .stopped = on_stopped,
-                .log = on_log,
-                .self = rig}};
-        assert_int_equal(tr_host_new(&options, &rig->hosts[i], NULL), TROUPE_OK);
-        tr_host_start(rig->hosts[i]);
+        rig_host(rig, i, 1);
     }
+}
+
+void
+rig_host(struct rig *rig, uint16_t index, uint32_t epoch)
+{
+    tr_host_options options = {.sys = &rig->sys,
+        .link = rig->link,
+        .directory = rig->directory,
+        .store = rig->store,
+        .address = {.node = 0, .loop = index},
+        .epoch = epoch,
+        .calls_max = rig->calls_max,
+        .events = {
+            .ended = on_ended, .quit = on_quit, .stopped = on_stopped, .log = on_log, .self = rig}};
+    assert_int_equal(tr_host_new(&options, &rig->hosts[index], NULL), TROUPE_OK);
+    tr_host_start(rig->hosts[index]);
 }
 
 void

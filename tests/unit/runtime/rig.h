@@ -28,6 +28,7 @@ struct rig {
     troupe_link *link;
     troupe_store *store;
     tr_host *hosts[RIG_HOSTS];
+    uint32_t calls_max;
     struct rig_end end;
     int quit_code;
     int stopped;
@@ -37,6 +38,8 @@ struct rig {
 /* Roles "alpha" (3 replicas) and "beta" (2), no actors yet. */
 void rig_init(struct rig *rig, uint32_t calls_max);
 void rig_fini(struct rig *rig);
+/* Makes the host at an address that is free. */
+void rig_host(struct rig *rig, uint16_t index, uint32_t epoch);
 /* Steps all hosts until none has anything to do now. */
 void rig_settle(struct rig *rig);
 /* Moves the clock and settles. */
