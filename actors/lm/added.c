@@ -99,11 +99,11 @@ stands_alone(const char *text, size_t size, size_t begin, size_t end)
 static size_t
 skip_spaces(struct tr_added_search *s, size_t at)
 {
-    if (at >= s->spaces_begin && at <= s->spaces_end) {
+    /* Matches end ever later, so a place before the known end lies in the run that was read. */
+    if (at < s->spaces_end) {
         return s->spaces_end;
     }
     size_t length = 0;
-    s->spaces_begin = at;
     while (at < s->size &&
            tr_char_class(tr_utf8_next(s->text + at, s->size - at, &length)) == TR_CHAR_SPACE) {
         at += length;

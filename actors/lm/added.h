@@ -36,9 +36,8 @@ struct tr_added_search {
     size_t at;   /* where the next match may begin */
     size_t done; /* what was handed out */
     struct tr_added_span token;
-    bool holds_token; /* a match waits behind the text before it */
-    /* The last white space that rstrip looked at, so that overlapping matches do not read it again. */
-    size_t spaces_begin, spaces_end;
+    bool holds_token;  /* a match waits behind the text before it */
+    size_t spaces_end; /* of the white space that rstrip read last: it is not read again */
 };
 
 /* Adds a token; size > 0. Of two with the same bytes the first stays. */

@@ -62,9 +62,11 @@ read_tag(struct parts *parts, const char *text, size_t size, size_t at, char kin
             tr_buf_append(&parts->code, (char[]){LITERAL}, 1);
             continue;
         }
+        if (text[at] == LITERAL) {
+            return 0; /* it must not pass for a literal, and has no business in a template */
+        }
         if (kind != '#') {
-            /* A stray LITERAL byte must not pass for a literal. */
-            tr_buf_append(&parts->code, text[at] == LITERAL ? " " : text + at, 1);
+            tr_buf_append(&parts->code, text + at, 1);
         }
         at++;
     }

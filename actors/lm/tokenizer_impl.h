@@ -85,6 +85,7 @@ struct troupe_tokenizer {
     size_t normalizer_count, splitter_count, decoder_count;
     int32_t prefix[TR_TEMPLATE_MAX], suffix[TR_TEMPLATE_MAX]; /* what ADD_SPECIAL adds */
     size_t prefix_count, suffix_count;
+    bool has_template;
     int32_t roles[4]; /* by troupe_token_role */
     uint8_t *valid;
 };

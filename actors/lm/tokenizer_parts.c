@@ -294,41 +294,27 @@ template_token(const struct tr_load *load, const json_t *value, const json_t *pi
     return TROUPE_OK;
 }
 
-/* What the template puts around the text goes around what earlier templates put there. */
-static troupe_status
-surround(const struct tr_load *load, const int32_t *before, size_t before_count,
-    const int32_t *after, size_t after_count)
-{
-    troupe_tokenizer *t = load->tokenizer;
-    if (t->prefix_count + before_count > TR_TEMPLATE_MAX ||
-        t->suffix_count + after_count > TR_TEMPLATE_MAX) {
-        return tr_load_fail(load, TROUPE_UNSUPPORTED, "post_processor",
-            "adds more than %d tokens on one side of the text", TR_TEMPLATE_MAX);
-    }
-    memmove(t->prefix + before_count, t->prefix, t->prefix_count * sizeof *t->prefix);
-    memcpy(t->prefix, before, before_count * sizeof *before);
-    memcpy(t->suffix + t->suffix_count, after, after_count * sizeof *after);
-    t->prefix_count += before_count;
-    t->suffix_count += after_count;
-    return TROUPE_OK;
-}
-
 static troupe_status
 template_step(const struct tr_load *load, const json_t *value)
 {
     static const char key[] = "post_processor";
     const json_t *single = json_object_get(value, "single");
-    int32_t around[2][TR_TEMPLATE_MAX];
-    size_t counts[2] = {0, 0};
+    troupe_tokenizer *t = load->tokenizer;
+    int32_t *around[2] = {t->prefix, t->suffix};
+    size_t *counts[2] = {&t->prefix_count, &t->suffix_count};
     size_t side = 0; /* 0 before the text, 1 after it */
     bool valid = json_is_array(single);
+    if (t->has_template) {
+        return tr_load_fail(
+            load, TROUPE_UNSUPPORTED, key, "has two templates; which goes outside is not defined");
+    }
     for (size_t i = 0; valid && i < json_array_size(single); i++) {
         const json_t *piece = json_array_get(single, i);
         const json_t *token = json_object_get(piece, "SpecialToken");
         const char *sequence =
             json_string_value(json_object_get(json_object_get(piece, "Sequence"), "id"));
         if (token != NULL) {
-            troupe_status status = template_token(load, value, token, around[side], &counts[side]);
+            troupe_status status = template_token(load, value, token, around[side], counts[side]);
             if (status != TROUPE_OK) {
                 return status;
             }
@@ -342,7 +328,8 @@ template_step(const struct tr_load *load, const json_t *value)
             "has a template whose \"single\" is not a list of special tokens around one "
             "Sequence \"A\"");
     }
-    return surround(load, around[0], counts[0], around[1], counts[1]);
+    t->has_template = true;
+    return TROUPE_OK;
 }
 
 static troupe_status

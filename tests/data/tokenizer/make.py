@@ -138,7 +138,8 @@ def characters():
 
 
 # Templates of the shapes in use, written anew: what they print is what matters.
-CHATML_LOOP = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+CHATML_LOOP = ("{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+               "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
                "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 CHATML_DEFAULT = ("{%- if messages[0].role == 'system' %}\n    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}\n"
                   "{%- else %}\n    {{- '<|im_start|>system\\nAnswer in one line.<|im_end|>\\n' }}\n{%- endif %}\n"
@@ -218,6 +219,7 @@ TALKS = [
      {"role": "user", "content": "<tool_response>\n4\n</tool_response>"}, {"role": "assistant", "content": "four"}],
     [{"role": "assistant", "content": "\n\nonly"}, {"role": "assistant", "content": "</think>"}],
     [{"role": "user", "content": ""}, {"role": "system", "content": "<|im_end|>"}],
+    [{"role": "user", "content": "\x1c\x1f\u0085x\x1b\u200b\x1d"}],
 ]
 
 

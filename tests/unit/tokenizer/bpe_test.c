@@ -174,8 +174,8 @@ static void
 a_merge_that_is_listed_twice_has_the_later_rank(void **state)
 {
     (void)state;
-    troupe_tokenizer *t = parse(MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3},"
-                                      "\"merges\":[\"a b\",\"b a\",\"a b\"]"));
+    troupe_tokenizer *t = parse(MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3,\"aa\":4},"
+                                      "\"merges\":[\"a a\",\"a b\",\"b a\",\"a b\"]"));
     EXPECT_IDS(t, "aba", 0, 3);
     troupe_tokenizer_free(t);
 }

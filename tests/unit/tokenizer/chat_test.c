@@ -148,10 +148,9 @@ templates_that_would_write_something_else_are_refused(void **state)
     expect_refused("{{ '<|im_start|>", "no complete template");
     expect_refused("{% if x", "no complete template");
     expect_refused("{# only this", "no complete template");
-    expect_refused(
-        "{{ \x01 \x01 add_generation_prompt '<|im_start|>' '<|im_end|>\\n' }}", "another begin");
-    expect_refused(
-        "{{ date_string = \x01 '<|start_header_id|>' '<|eot_id|>' 'Today Date: ' }}", "dates");
+    expect_refused(LOOP(CHATML) "{% if \x01 add_generation_prompt %}{{ '<|im_start|>assistant\\n' "
+                                "}}{% endif %}",
+        "no complete template");
 }
 
 static void
@@ -244,6 +243,46 @@ the_template_is_found_in_its_own_file_or_in_the_configuration(void **state)
 }
 
 static void
+expect_stops(const char *directory, const char *config, size_t count, const int32_t *want)
+{
+    write_file(directory, "tokenizer_config.json", config);
+    troupe_tokenizer *tokenizer = NULL;
+    troupe_chat *chat = NULL;
+    troupe_error err = {0};
+    assert_int_equal(troupe_tokenizer_load(directory, &tokenizer, &err), TROUPE_OK);
+    assert_int_equal(troupe_chat_open(directory, "chatml", tokenizer, &chat, &err), TROUPE_OK);
+    int32_t ids[2] = {-1, -1};
+    assert_int_equal(troupe_chat_stop_ids(chat, ids), count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(ids[i], want[i]);
+    }
+    troupe_chat_free(chat);
+    troupe_tokenizer_free(tokenizer);
+}
+
+static void
+an_answer_ends_at_the_end_of_turn_and_at_eos_each_once(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/troupe-chat-XXXXXX", path[512];
+    assert_non_null(mkdtemp(directory));
+    write_file(directory, "tokenizer.json",
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{\"id\":"
+        "1,\"content\":"
+        "\"<|im_start|>\"},{\"id\":2,\"content\":\"<|im_end|>\"},{\"id\":3,\"content\":\"<|"
+        "endoftext|>\"}]}");
+    expect_stops(directory, "{}", 1, (const int32_t[]){2});
+    expect_stops(directory, "{\"eos_token\":\"<|im_end|>\"}", 1, (const int32_t[]){2});
+    expect_stops(directory, "{\"eos_token\":\"<|endoftext|>\"}", 2, (const int32_t[]){2, 3});
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+    for (size_t i = 0; i < TR_COUNT(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(directory), 0);
+}
+
+static void
 messages_that_cannot_be_written_are_named(void **state)
 {
     (void)state;
@@ -294,7 +333,7 @@ a_rendered_prompt_has_one_begin_and_its_markers_as_tokens(void **state)
     expect_ids(text.data, &ids, want, TR_COUNT(want));
     assert_false(troupe_tokenizer_double_bos(tokenizer, ids.data, ids.count));
     int32_t stops[2];
-    assert_int_equal(troupe_chat_stop_ids(chat, stops), 1);
+    assert_int_equal(troupe_chat_stop_ids(chat, stops), 1); /* this tokenizer names no EOS */
     assert_int_equal(stops[0], 6);
     troupe_ids_fini(&ids);
     tr_buf_fini(&text);
@@ -310,6 +349,7 @@ main(void)
         cmocka_unit_test(templates_that_would_write_something_else_are_refused),
         cmocka_unit_test(a_form_can_be_chosen_by_name_if_the_tokenizer_has_its_markers),
         cmocka_unit_test(the_template_is_found_in_its_own_file_or_in_the_configuration),
+        cmocka_unit_test(an_answer_ends_at_the_end_of_turn_and_at_eos_each_once),
         cmocka_unit_test(messages_that_cannot_be_written_are_named),
         cmocka_unit_test(a_rendered_prompt_has_one_begin_and_its_markers_as_tokens),
     };

@@ -191,6 +191,11 @@ steps_that_are_not_known_are_refused_by_name(void **state)
              "?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"MergedWithNext\","
              "\"invert\":false}"),
             TROUPE_UNSUPPORTED, "pre_tokenizer", "MergedWithNext"},
+        {PRE("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| "
+             "?\\\\p{N}+| "
+             "?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\","
+             "\"invert\":true}"),
+            TROUPE_UNSUPPORTED, "pre_tokenizer", "invert true"},
         {PRE("{\"type\":\"Metaspace\"}"), TROUPE_BAD_INPUT, "pre_tokenizer", "replacement"},
         {PRE("{\"type\":\"Metaspace\",\"replacement\":\"__\"}"), TROUPE_BAD_INPUT, "pre_tokenizer",
             "one character"},
@@ -230,6 +235,9 @@ post_processors_and_decoders_that_are_not_known_are_refused(void **state)
             "no token"},
         {TEMPLATE("[" S "," A "]", "{\"<s>\":{\"ids\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}}"),
             TROUPE_UNSUPPORTED, "post_processor", "16"},
+        {POST("{\"type\":\"Sequence\",\"processors\":[{\"type\":\"TemplateProcessing\",\"single\":"
+              "[" A "]},{\"type\":\"TemplateProcessing\",\"single\":[" A "]}]}"),
+            TROUPE_UNSUPPORTED, "post_processor", "two templates"},
         {DECODER("{\"type\":\"WordPiece\"}"), TROUPE_UNSUPPORTED, "decoder", "WordPiece"},
         {DECODER("{\"type\":\"Strip\",\"content\":\"ab\",\"start\":1,\"stop\":0}"),
             TROUPE_BAD_INPUT, "decoder", "Strip"},

@@ -73,8 +73,8 @@ ids_and_text_end_at_the_same_place(void **state)
         {"00142", {"aabb"}, -1, TROUPE_STOP_STRING, 4, ""}, /* across four */
         {"0202", {"ab"}, -1, TROUPE_STOP_NONE, 4, "acac"},  /* begun, never whole */
         {"0001", {"aab"}, -1, TROUPE_STOP_STRING, 4, "a"},  /* begun anew inside itself */
-        {"04", {"c", "bc"}, -1, TROUPE_STOP_STRING, 2,
-            "a"}, /* both become whole: the leftmost counts */
+        {"04", {"bc", "c"}, -1, TROUPE_STOP_STRING, 2, "a"},
+        {"04", {"c", "bc"}, -1, TROUPE_STOP_STRING, 2, "a"}, /* the leftmost of both counts */
         {"0182", {"bc"}, -1, TROUPE_STOP_STRING, 4,
             "a"}, /* a special token in between hides nothing */
         {"0567", {"\xe4\xb8\x96"}, -1, TROUPE_STOP_STRING, 4,
@@ -88,6 +88,7 @@ ids_and_text_end_at_the_same_place(void **state)
         {"0568", {"b"}, 8, TROUPE_STOP_ID, 4, "a\xef\xbf\xbd\xef\xbf\xbd"},
         {"", {"b"}, -1, TROUPE_STOP_NONE, 0, ""},
     };
+
     for (size_t i = 0; i < TR_COUNT(runs); i++) {
         check_run(tokenizer, &runs[i]);
     }

@@ -56,6 +56,29 @@ each_array_gives_one_string(void **state)
 }
 
 static void
+a_long_line_is_read_whole(void **state)
+{
+    (void)state;
+
+    enum {
+        LENGTH = 10000
+    };
+
+    tr_buf in = {0}, want = {0};
+    tr_buf_puts(&in, "\"");
+    tr_buf_puts(&want, "[");
+    for (int i = 0; i < LENGTH; i++) {
+        tr_buf_printf(&in, "%d", i % 10);
+        tr_buf_printf(&want, i == 0 ? "%d" : ",%d", i % 10);
+    }
+    tr_buf_puts(&in, "\"\n\"7\"\n");
+    tr_buf_puts(&want, "]\n[7]\n");
+    expect_lines("characters", in.data, false, false, want.data, NULL);
+    tr_buf_fini(&in);
+    tr_buf_fini(&want);
+}
+
+static void
 a_bad_line_ends_it_and_is_named(void **state)
 {
     (void)state;
@@ -105,6 +128,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_string_gives_one_array),
         cmocka_unit_test(each_array_gives_one_string),
+        cmocka_unit_test(a_long_line_is_read_whole),
         cmocka_unit_test(a_bad_line_ends_it_and_is_named),
         cmocka_unit_test(usage_errors_exit_with_2),
     };

@@ -101,6 +101,9 @@ form_c_of_known_texts(void **state)
         "\xff\xc3\xa9\xff\xcc\x81"); /* broken bytes stay */
     /* U+0898 is newer than the reference normaliser: it stays where it is and parts what is around it. */
     expect_nfc("e\xe0\xa2\x98\xcc\xa3", "e\xe0\xa2\x98\xcc\xa3");
+    /* Nor does anything compose across one of a lower class, or of two newer parts. */
+    expect_nfc("e\xe0\xa2\x99\xcc\x81", "e\xe0\xa2\x99\xcc\x81");
+    expect_nfc("\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0", "\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0");
 }
 
 static bool
