@@ -111,7 +111,7 @@ struct job {
     size_t bytes; /* of text printed */
 };
 
-/* --- the prompt -------------------------------------------------------------------------------- */
+/* --- the prompt --- */
 
 static troupe_status
 parse_ids(const char *text, troupe_ids *ids, troupe_error *err)
@@ -196,7 +196,7 @@ read_prompt(struct job *job, troupe_error *err)
     return status;
 }
 
-/* --- where it ends ------------------------------------------------------------------------------ */
+/* --- where it ends --- */
 
 static void
 add_stop(struct job *job, int32_t id)
@@ -242,7 +242,7 @@ collect_stops(struct job *job, troupe_error *err)
     return troupe_stopper_new(job->tokenizer, &options, &job->stopper, err);
 }
 
-/* --- the answer ---------------------------------------------------------------------------------- */
+/* --- the answer --- */
 
 /* One line of --logprobs. The text of a token alone may be a broken character: it is shown as the
  * decoder gives it. */
@@ -355,7 +355,7 @@ answer(struct job *job, troupe_error *err)
     return status;
 }
 
-/* --- the command ---------------------------------------------------------------------------------- */
+/* --- the command --- */
 
 static troupe_status
 open_tokenizer(struct job *job, troupe_error *err)

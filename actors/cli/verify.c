@@ -46,7 +46,7 @@ static const troupe_options_spec spec = {.program = "model verify",
     .positional_min = 1,
     .positional_max = 1};
 
-/* --- reading the expected file ------------------------------------------------------------------- */
+/* --- reading the expected file --- */
 
 troupe_status
 tr_verify_read_ids(const tr_st_file *file, const char *name, int32_t **ids, int *rows, int *columns,
@@ -206,7 +206,7 @@ greedy_length(const struct tr_verify_run *run, int *count, troupe_error *err)
     return TROUPE_OK;
 }
 
-/* --- the command --------------------------------------------------------------------------------- */
+/* --- the command --- */
 
 static troupe_status
 verify_file(struct tr_verify_run *run, troupe_device *device, const float *params,

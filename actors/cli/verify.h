@@ -62,7 +62,8 @@ struct tr_verify_run {
     int failed, compared;
 };
 
-/* A matrix of I32 of the expected file, to be freed with tr_free. BAD_INPUT names file and tensor. */
+/* A matrix of I32 of the expected file, to be freed with tr_free. BAD_INPUT names file and
+ * tensor. */
 troupe_status tr_verify_read_ids(const tr_st_file *file, const char *name, int32_t **ids, int *rows,
     int *columns, troupe_error *err) TROUPE_MUST_USE;
 

@@ -93,8 +93,8 @@ expect(const struct tr_verify_run *run, const char *name, int rank, const uint64
     return status;
 }
 
-/* Values [rows of the padded input, width each] against ours without padding; `drop` rows at the end of
- * each sequence have no value (the last id predicts nothing). */
+/* Values [rows of the padded input, width each] against ours without padding; `drop` rows at the
+ * end of each sequence have no value (the last id predicts nothing). */
 static troupe_status
 compare_rows(struct tr_verify_run *run, const char *name, const float *ours, int width, int drop,
     troupe_error *err)
@@ -143,7 +143,8 @@ compare_list(
     return TROUPE_OK;
 }
 
-/* One tensor of a flat buffer against PREFIX.NAME; each has to be within the tolerance by itself. */
+/* One tensor of a flat buffer against PREFIX.NAME; each has to be within the tolerance by
+ * itself. */
 static troupe_status
 compare_tensor(struct tr_verify_run *run, const char *prefix, const troupe_lm_tensor *t,
     const float *ours, double tolerance, struct difference *d, bool *found, troupe_error *err)

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Logits, log-probs and entropies of every position: the trainer's forward pass, with one more target
- * for the last id of each sequence, whose log-prob nobody reads. */
+/* Logits, log-probs and entropies of every position: the trainer's forward pass, with one more
+ * target for the last id of each sequence, whose log-prob nobody reads. */
 static troupe_status
 compute_forward(const troupe_lm *lm, troupe_device *device, const troupe_lm_weights *weights,
     const troupe_lm_sample *samples, int count, struct tr_verify_output *out, troupe_error *err)

@@ -5,8 +5,8 @@
 #include "decoder.h"
 
 /* The rows of some samples. Sample i has prompt_count + token_count - 1 rows (its last token is
- * never an input) and token_count selected ones, the rows that predict its tokens. A zeroed struct is
- * empty and valid. */
+ * never an input) and token_count selected ones, the rows that predict its tokens. A zeroed struct
+ * is empty and valid. */
 struct tr_lm_batch {
     int R, M, S;
     int rows_capacity, select_capacity, sequence_capacity;

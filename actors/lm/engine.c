@@ -14,7 +14,7 @@ enum {
 
 static const size_t CACHE_DEFAULT_BYTES = (size_t)256 << 20;
 
-/* --- opening ----------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 static size_t
 block_floats(const troupe_lm_config *c, int block_size)
@@ -142,7 +142,7 @@ troupe_engine_free(troupe_engine *engine)
     tr_free(engine);
 }
 
-/* --- weights ----------------------------------------------------------------------------------- */
+/* --- weights --- */
 
 /* A member has begun when a token of it was sampled. */
 static bool
@@ -205,7 +205,7 @@ troupe_engine_version(const troupe_engine *engine)
     return troupe_lm_weights_version(engine->weights);
 }
 
-/* --- the step ------------------------------------------------------------------------------------ */
+/* --- the step --- */
 
 troupe_status
 troupe_engine_step(

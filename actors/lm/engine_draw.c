@@ -1,5 +1,5 @@
-/* The draws of a step: logits of the selected rows in chunks, one token for each member, and what the
- * token means for it. */
+/* The draws of a step: logits of the selected rows in chunks, one token for each member, and what
+ * the token means for it. */
 #include "engine_state.h"
 
 #include <troupe/ext/base.h>
@@ -156,7 +156,8 @@ tr_engine_draw(troupe_engine *engine, troupe_error *err)
     const struct tr_stage *s = &engine->stage;
     troupe_status status = TROUPE_OK;
 
-    /* Rows grow by at most one from draw to draw, so a chunk of draws has no more rows than draws. */
+    /* Rows grow by at most one from draw to draw, so a chunk of draws has no more rows than
+     * draws. */
     for (int first = 0; first < s->draw_count && status == TROUPE_OK; first += s->chunk) {
         int count = TR_MIN(s->chunk, s->draw_count - first);
         int row = s->draws[first].row;

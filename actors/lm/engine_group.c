@@ -11,7 +11,7 @@ enum {
     MEMBERS_MOST = 1 << 20
 };
 
-/* --- groups in --------------------------------------------------------------------------------- */
+/* --- groups in --- */
 
 static struct tr_group *
 find_group(const troupe_engine *engine, uint64_t id)
@@ -155,7 +155,7 @@ troupe_engine_submit(troupe_engine *engine, const troupe_engine_request *request
     return TROUPE_OK;
 }
 
-/* --- members out ------------------------------------------------------------------------------- */
+/* --- members out --- */
 
 void
 tr_engine_finish(troupe_engine *engine, struct tr_member *member, troupe_finish finish)

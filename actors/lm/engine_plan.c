@@ -1,9 +1,9 @@
 /* Which rows a step computes: members that wait start, running ones go on, prompts take the rest.
  *
- * Everything goes by age (arrival of the group, then index). Whoever needs a block that is not there
- * takes it from the youngest: first holds of groups that are not older, then running members that are
- * younger; when there is none it gives up its own. So the oldest always gets on, and with a pool that
- * fits one member (checked at submit) everybody ends. */
+ * Everything goes by age (arrival of the group, then index). Whoever needs a block that is not
+ * there takes it from the youngest: first holds of groups that are not older, then running members
+ * that are younger; when there is none it gives up its own. So the oldest always gets on, and with
+ * a pool that fits one member (checked at submit) everybody ends. */
 #include "engine_state.h"
 
 #include <troupe/ext/base.h>
@@ -54,9 +54,10 @@ tr_engine_preempt(troupe_engine *engine, struct tr_member *member)
     member->group->waiting++;
 }
 
-/* --- blocks from the youngest ---------------------------------------------------------------- */
+/* --- blocks from the youngest --- */
 
-/* Releases holds of groups that arrived at `arrival` or later, youngest first, until a block is free. */
+/* Releases holds of groups that arrived at `arrival` or later, youngest first, until a block is
+ * free. */
 static bool
 reclaim_holds(troupe_engine *engine, uint64_t arrival)
 {
@@ -108,12 +109,12 @@ grow(troupe_engine *engine, struct tr_member *member, int positions)
     return true;
 }
 
-/* --- members that wait ------------------------------------------------------------------------ */
+/* --- members that wait --- */
 
-/* Puts a member into the batch on its group's computed prompt, with room for the tokens that it has.
- * It copies the hold's partial block, or takes the whole hold when it is the last that waits, or when
- * nothing else runs and a copy is more than the pool has: then the others compute the prompt again.
- * False when blocks are missing. */
+/* Puts a member into the batch on its group's computed prompt, with room for the tokens that it
+ * has. It copies the hold's partial block, or takes the whole hold when it is the last that waits,
+ * or when nothing else runs and a copy is more than the pool has: then the others compute the
+ * prompt again. False when blocks are missing. */
 static bool
 start(troupe_engine *engine, struct tr_member *m)
 {
@@ -182,7 +183,7 @@ start_waiting(troupe_engine *engine)
     return true;
 }
 
-/* --- running members --------------------------------------------------------------------------- */
+/* --- running members --- */
 
 /* One row for each member that only lacks its last token (`single`), else chunks for those that are
  * computed again. Returns what is left of the budget. */
@@ -207,7 +208,7 @@ plan_running(troupe_engine *engine, bool single, int budget)
     return budget;
 }
 
-/* --- prompts ------------------------------------------------------------------------------------ */
+/* --- prompts --- */
 
 /* A group that began sampling with the old weights has to end with them. */
 static bool

@@ -9,7 +9,7 @@ enum {
     LOGITS_FLOATS = 4 << 20 /* of one chunk of rows that are sampled */
 };
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory --- */
 
 troupe_status
 tr_stage_init(troupe_engine *engine, troupe_error *err)
@@ -67,7 +67,7 @@ push_draw(struct tr_stage *s, struct tr_member *member)
     s->draws[s->draw_count++] = (struct tr_draw){.member = member, .row = s->M - 1};
 }
 
-/* --- laying the step out -------------------------------------------------------------------------- */
+/* --- laying the step out --- */
 
 /* Rows of one sequence: positions [from, from + rows) of a prompt and the tokens after it. */
 static void

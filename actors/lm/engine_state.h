@@ -2,9 +2,9 @@
  *
  * A group's life: its prompt is computed into the group's own table (its *hold*). With the prompt's
  * last row each member gets its first token at once. Members then start one by one: they share the
- * hold's full blocks and copy the partial one; the last to start takes the hold over. A member that is
- * preempted waits again, and the prompt is computed again for all members that wait. So there is one
- * way into the batch, and one rule keeps versions apart: new weights release every hold. */
+ * hold's full blocks and copy the partial one; the last to start takes the hold over. A member that
+ * is preempted waits again, and the prompt is computed again for all members that wait. So there is
+ * one way into the batch, and one rule keeps versions apart: new weights release every hold. */
 #ifndef TR_LM_ENGINE_STATE_H
 #define TR_LM_ENGINE_STATE_H
 

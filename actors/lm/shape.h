@@ -51,7 +51,8 @@ struct troupe_lm {
     float *inv_freq; /* host, head_dim / 2 */
 };
 
-/* Whether weights of one can be used where the other is: models made apart from one configuration. */
+/* Whether weights of one can be used where the other is: models made apart from one
+ * configuration. */
 bool tr_lm_same_shape(const troupe_lm *a, const troupe_lm *b);
 /* Fills the fused copies from their parts; `flat` is an extended buffer in device memory. */
 void tr_lm_spread(const troupe_lm *lm, troupe_device *device, float *flat);

@@ -138,7 +138,7 @@ troupe_trainer_weights(const troupe_trainer *trainer)
     return trainer->weights;
 }
 
-/* --- steps ----------------------------------------------------------------------------------- */
+/* --- steps --- */
 
 static void
 begin_step(troupe_trainer *t, troupe_trainer_stats *stats)
@@ -199,7 +199,8 @@ part_end(const troupe_lm_sample *samples, int count, int index, int parts)
     return count;
 }
 
-/* One mini-batch: gradient and update. What the guard knows as an anomaly is a skip, not an error. */
+/* One mini-batch: gradient and update. What the guard knows as an anomaly is a skip, not an
+ * error. */
 static troupe_status
 rl_update(troupe_trainer *t, int64_t version, const troupe_lm_sample *samples, int count,
     float *const *prox, troupe_rl_stats *rl, troupe_trainer_stats *stats, troupe_error *err)
@@ -277,7 +278,7 @@ troupe_trainer_sft_step(troupe_trainer *trainer, const troupe_lm_sample *samples
     return end_step(trainer, status, stats);
 }
 
-/* --- state ----------------------------------------------------------------------------------- */
+/* --- state --- */
 
 void
 troupe_trainer_get_progress(const troupe_trainer *trainer, troupe_trainer_progress *progress)

@@ -1,8 +1,8 @@
 /* Micro-batches of one mini-batch, forward and backward, into one gradient.
  *
- * The arrays of the whole mini-batch lie in the order of the packing, so that a micro-batch is a slice
- * of each. The denominators of the loss come from all of them before the first micro-batch runs, and
- * a token's gradient is the same however the step is cut. */
+ * The arrays of the whole mini-batch lie in the order of the packing, so that a micro-batch is a
+ * slice of each. The denominators of the loss come from all of them before the first micro-batch
+ * runs, and a token's gradient is the same however the step is cut. */
 #include "trainer_state.h"
 
 #include <troupe/ext/base.h>

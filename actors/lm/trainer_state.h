@@ -22,8 +22,8 @@ struct troupe_trainer {
     int d_capacity;   /* M that fits */
 };
 
-/* Loss and gradient of one mini-batch, accumulated into trainer->gradient, which was zeroed. `prox`,
- * when not NULL, has the proximal log-probs of each sample. Adds to *rl, *stats. */
+/* Loss and gradient of one mini-batch, accumulated into trainer->gradient, which was zeroed.
+ * `prox`, when not NULL, has the proximal log-probs of each sample. Adds to *rl, *stats. */
 troupe_status tr_trainer_rl_gradient(troupe_trainer *trainer, int64_t version,
     const troupe_lm_sample *samples, int count, float *const *prox, troupe_rl_stats *rl,
     troupe_trainer_stats *stats, troupe_error *err) TROUPE_MUST_USE;

@@ -1,5 +1,5 @@
-/* Tokens a second of the README's model on one core: generating, scoring and training one step's worth
- * of samples (64 groups of 8, prompts of 6 tokens, answers of at most 5), without actors.
+/* Tokens a second of the README's model on one core: generating, scoring and training one step's
+ * worth of samples (64 groups of 8, prompts of 6 tokens, answers of at most 5), without actors.
  *
  * usage: bench_lm [steps] [device]      prints a table and one JSON line */
 #include <troupe/engine.h>

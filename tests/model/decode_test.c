@@ -1,5 +1,6 @@
-/* What is sampled is what is trained on: the log-probs that the engine records are, to the bit, those of
- * teacher forcing, over three real shapes, however generation was batched, chunked and preempted. */
+/* What is sampled is what is trained on: the log-probs that the engine records are, to the bit,
+ * those of teacher forcing, over three real shapes, however generation was batched, chunked and
+ * preempted. */
 #include "lm_support.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* `troupe model generate` on a small random model with a real tokenizer, written as a checkpoint. */
+/* `troupe model generate` on a small random model with a real tokenizer, written as a
+ * checkpoint. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

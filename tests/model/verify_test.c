@@ -47,7 +47,8 @@ the_three_fixtures_pass(void **state)
     }
 }
 
-/* A copy of llama-tiny's expected file in which tensor `name` is scaled, in a temporary directory. */
+/* A copy of llama-tiny's expected file in which tensor `name` is scaled, in a temporary
+ * directory. */
 static void
 plant(const char *dir, const char *name, float factor)
 {

@@ -119,8 +119,8 @@ troupe_status troupe_engine_abort(troupe_engine *engine, uint64_t id);
 troupe_status troupe_engine_step(troupe_engine *engine, const troupe_generation **finished,
     int *count, troupe_error *err) TROUPE_MUST_USE;
 
-/* What an unfinished member has so far, for showing it while it grows; valid until the next call that
- * changes the engine. `finish` means nothing then. NOT_FOUND when there is no such member. */
+/* What an unfinished member has so far, for showing it while it grows; valid until the next call
+ * that changes the engine. `finish` means nothing then. NOT_FOUND when there is no such member. */
 troupe_status troupe_engine_peek(
     const troupe_engine *engine, uint64_t id, int member, troupe_generation *out);
 

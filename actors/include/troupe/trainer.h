@@ -1,9 +1,9 @@
 /* The trainer: AdamW on fp32 masters, over samples packed without padding into micro-batches.
  *
  * One step takes a batch of samples whose advantages are known, computes the denominators of the
- * loss over all of it, runs micro-batches of at most `rows_max` tokens forward and backward into one
- * gradient, clips its global norm and updates. The packing, and so every bit of the result, is a
- * function of the samples and the options alone.
+ * loss over all of it, runs micro-batches of at most `rows_max` tokens forward and backward into
+ * one gradient, clips its global norm and updates. The packing, and so every bit of the result, is
+ * a function of the samples and the options alone.
  *
  * A step whose loss or gradient is not finite, or whose gradient's norm leaps, changes nothing but
  * the counters of skipped steps; after `guard_stop` of them in a row the trainer refuses to go on.
@@ -23,8 +23,8 @@ extern "C" {
 
 typedef struct troupe_trainer troupe_trainer;
 
-/* After the warm-up: constant, or from lr to lr * lr_floor at schedule_steps, by a line or by half a
- * cosine. */
+/* After the warm-up: constant, or from lr to lr * lr_floor at schedule_steps, by a line or by half
+ * a cosine. */
 typedef enum troupe_lr_schedule {
     TROUPE_LR_CONSTANT = 0,
     TROUPE_LR_LINEAR = 1,
@@ -81,14 +81,14 @@ typedef struct troupe_trainer_stats {
 } troupe_trainer_stats;
 
 /* One policy-gradient step with samples that have behaviour log-probs and advantages. `version` is
- * the one that the masters are of: lags are counted from it. A skipped step returns OK and says so in
- * *stats. BAD_INPUT names the sample; FAILED after guard_stop skipped steps, with the remedy. */
+ * the one that the masters are of: lags are counted from it. A skipped step returns OK and says so
+ * in *stats. BAD_INPUT names the sample; FAILED after guard_stop skipped steps, with the remedy. */
 troupe_status troupe_trainer_rl_step(troupe_trainer *trainer, int64_t version,
     const troupe_lm_sample *samples, int count, troupe_trainer_stats *stats,
     troupe_error *err) TROUPE_MUST_USE;
 
-/* One step of cross-entropy on the response tokens (mask respected), mean over the tokens of the whole
- * batch. Mini-batches and behaviour do not apply. */
+/* One step of cross-entropy on the response tokens (mask respected), mean over the tokens of the
+ * whole batch. Mini-batches and behaviour do not apply. */
 troupe_status troupe_trainer_sft_step(troupe_trainer *trainer, const troupe_lm_sample *samples,
     int count, troupe_trainer_stats *stats, troupe_error *err) TROUPE_MUST_USE;
 

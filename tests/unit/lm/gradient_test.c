@@ -153,7 +153,8 @@ one_layer_has_gradients_too(void **state)
     check_gradient(&config, 0, &o, NULL);
 }
 
-/* A step cut into micro-batches of any size is the same step; ids beyond the limit get no gradient. */
+/* A step cut into micro-batches of any size is the same step; ids beyond the limit get no
+ * gradient. */
 static void
 micro_batches_do_not_change_the_step(void **state)
 {
@@ -200,7 +201,8 @@ micro_batches_do_not_change_the_step(void **state)
     fixture_close(&f);
 }
 
-/* Masked tokens at the end have the same effect as no tokens; and the mask is in the denominator. */
+/* Masked tokens at the end have the same effect as no tokens; and the mask is in the
+ * denominator. */
 static void
 masked_tokens_do_not_train(void **state)
 {

@@ -1,4 +1,5 @@
-/* What the tests of the model share: small random models, runs of the engine kept for comparison. */
+/* What the tests of the model share: small random models, runs of the engine kept for
+ * comparison. */
 #ifndef LM_SUPPORT_H
 #define LM_SUPPORT_H
 

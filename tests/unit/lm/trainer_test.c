@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- the policy step ------------------------------------------------------------------------------ */
+/* --- the policy step --- */
 
 /* At T = 0.6 too: log-probs recorded by the same weights give ratios of exactly 1. */
 static void
@@ -29,7 +29,8 @@ fresh_samples_have_a_ratio_of_exactly_one(void **state)
             d.samples[s].spans = &fresh;
             d.samples[s].span_count = 1;
         }
-        /* Samples whose numbers are off, but that are not fresh: one is older, one has mixed spans. */
+        /* Samples whose numbers are off, but that are not fresh: one is older, one has mixed
+         * spans. */
         d.samples[2].spans = &old;
         d.samples[3].spans = mixed;
         d.samples[3].span_count = 2;
@@ -204,7 +205,7 @@ samples_that_cannot_be_are_named(void **state)
     fixture_close(&f);
 }
 
-/* --- the optimiser ---------------------------------------------------------------------------------- */
+/* --- the optimiser --- */
 
 static void
 only_matrices_decay(void **state)
@@ -305,7 +306,7 @@ impossible_options_are_named(void **state)
     fixture_close(&f);
 }
 
-/* --- the guard -------------------------------------------------------------------------------------- */
+/* --- the guard --- */
 
 static void
 a_step_that_is_not_finite_changes_nothing_and_counts(void **state)
@@ -462,7 +463,7 @@ a_leap_of_the_gradient_is_skipped(void **state)
     fixture_close(&f);
 }
 
-/* --- state ------------------------------------------------------------------------------------------ */
+/* --- state --- */
 
 static void
 a_restored_trainer_goes_on_to_the_bit(void **state)

@@ -172,8 +172,9 @@ recomputed_caches_give_the_new_weights_own_distribution(void **state)
     fixture_close(&f);
 }
 
-/* In a pool that just fits one member at its longest, an update that makes a member with almost all of its
- * tokens wait among others must not block them all: it takes its group's blocks instead of copying. */
+/* In a pool that just fits one member at its longest, an update that makes a member with almost all
+ * of its tokens wait among others must not block them all: it takes its group's blocks instead of
+ * copying. */
 static void
 an_update_in_a_tight_pool_blocks_nobody(void **state)
 {
@@ -255,8 +256,8 @@ between_sequences_running_members_end_with_the_old_weights(void **state)
     fixture_close(&f);
 }
 
-/* In every mode, whatever starts after the update is what a fresh engine with the new weights gives:
- * a prompt that was being computed, one that waited, one that came later. */
+/* In every mode, whatever starts after the update is what a fresh engine with the new weights
+ * gives: a prompt that was being computed, one that waited, one that came later. */
 static void
 nothing_starts_on_cache_blocks_of_another_version(void **state)
 {
