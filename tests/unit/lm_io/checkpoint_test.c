@@ -1,5 +1,5 @@
-/* Checkpoints: what is written comes back, what is damaged is noticed. Faults while writing, and the
- * list of a run's checkpoints, have tests of their own. */
+/* Checkpoints: what is written comes back, what is damaged is noticed. Faults while writing, and
+ * the list of a run's checkpoints, have tests of their own. */
 #include "checkpoint_support.h"
 #include "manifest.h"
 #include "safetensors.h"
