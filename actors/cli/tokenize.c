@@ -1,6 +1,6 @@
-/* `troupe model tokenize DIR|tokenizer.json`: one JSON string a line in, one JSON array of ids a line out, or
- * with --decode the other way. A line that is wrong ends it, so that line n of the output is always that of
- * line n of the input. */
+/* `troupe model tokenize DIR|tokenizer.json`: one JSON string a line in, one JSON array of ids a
+ * line out, or with --decode the other way. A line that is wrong ends it, so that line n of the
+ * output is always that of line n of the input. */
 #include "tokenize.h"
 
 #include <troupe/options.h>
@@ -64,8 +64,8 @@ encode_line(const struct tr_tokenize_job *job, const struct line *line, const js
     return status;
 }
 
-/* Collects the ids of an array. The library drops an id that names no token; a person who typed it wants to
- * know. */
+/* Collects the ids of an array. The library drops an id that names no token; a person who typed
+ * it wants to know. */
 static troupe_status
 read_ids(const struct tr_tokenize_job *job, const struct line *line, const json_t *value,
     troupe_ids *ids, troupe_error *err)

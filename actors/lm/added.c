@@ -1,10 +1,10 @@
-/* Added tokens: a byte trie, walked from each place where a token may start. The longest match wins
- * there and the search goes on behind it, so a text is read once for each byte that a token's beginning
- * shares with it.
+/* Added tokens: a byte trie, walked from each place where a token may start. The longest match
+ * wins there and the search goes on behind it, so a text is read once for each byte that a
+ * token's beginning shares with it.
  *
- * Two rules of the reference library are kept though they look odd. A match that single_word refuses
- * still hides others that begin inside it. And white space that rstrip took is searched again, so that a
- * token made of spaces can be found in it. */
+ * Two rules of the reference library are kept though they look odd. A match that single_word
+ * refuses still hides others that begin inside it. And white space that rstrip took is searched
+ * again, so that a token made of spaces can be found in it. */
 #include "added.h"
 
 #include "unicode.h"

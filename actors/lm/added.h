@@ -10,8 +10,8 @@ enum {
     TR_ADDED_SINGLE_WORD = 4 /* counts only where no word character touches it */
 };
 
-/* A trie over the tokens' bytes: children of a node are a linked list. Built while loading, read-only
- * afterwards. Zeroed is empty and valid. */
+/* A trie over the tokens' bytes: children of a node are a linked list. Built while loading,
+ * read-only afterwards. Zeroed is empty and valid. */
 struct tr_added {
     struct tr_added_node {
         uint32_t child, sibling; /* node indices, 0 none */

@@ -1,9 +1,9 @@
 /* Byte-pair merging over a doubly linked list of symbols and a heap of candidate pairs.
  *
- * The law is "of all neighbours that are a listed pair, merge the one of lowest rank, the leftmost of
- * equals, and repeat". A heap entry is rank and place in one integer, so its order is that law. An entry
- * is stale when the symbol at its place no longer has that rank with its neighbour: a rank names one
- * pair, so comparing ranks is enough. */
+ * The law is "of all neighbours that are a listed pair, merge the one of lowest rank, the
+ * leftmost of equals, and repeat". A heap entry is rank and place in one integer, so its order is
+ * that law. An entry is stale when the symbol at its place no longer has that rank with its
+ * neighbour: a rank names one pair, so comparing ranks is enough. */
 #include "bpe.h"
 
 #include "unicode.h"
@@ -18,7 +18,7 @@ struct tr_bpe_symbol {
     uint32_t rank;           /* of the pair with `next`; NONE: not listed, or the symbol is gone */
 };
 
-/* --- the merge list ------------------------------------------------------------------------------ */
+/* --- the merge list ------------------------------------------------------------------------- */
 
 static uint64_t
 pair_key(int32_t left, int32_t right)
@@ -97,7 +97,7 @@ tr_bpe_add_merge(struct tr_bpe *bpe, int32_t left, int32_t right, int32_t merged
     bpe->merged[bpe->merge_count++] = merged;
 }
 
-/* --- the first symbols of a word ------------------------------------------------------------------ */
+/* --- the first symbols of a word ------------------------------------------------------------ */
 
 static void
 add_symbol(struct tr_bpe_scratch *s, int32_t id)
@@ -133,8 +133,9 @@ char_id(const struct tr_bpe *bpe, int32_t point, const char *text, size_t size)
     return tr_vocab_find(bpe->vocab, text, size, TR_TOKEN_MODEL);
 }
 
-/* An unknown character waits until the next known one, so that a run can fuse. Byte tokens do not end
- * the wait: where only some exist, the unk comes after them. Odd, but it is what the reference does. */
+/* An unknown character waits until the next known one, so that a run can fuse. Byte tokens do not
+ * end the wait: where only some exist, the unk comes after them. Odd, but it is what the
+ * reference does. */
 static void
 add_symbols(const struct tr_bpe *bpe, struct tr_bpe_scratch *s, const char *word, size_t size)
 {
@@ -159,7 +160,7 @@ add_symbols(const struct tr_bpe *bpe, struct tr_bpe_scratch *s, const char *word
     }
 }
 
-/* --- merging ------------------------------------------------------------------------------------ */
+/* --- merging -------------------------------------------------------------------------------- */
 
 static void
 heap_push(struct tr_bpe_scratch *s, uint64_t entry)

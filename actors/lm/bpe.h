@@ -38,7 +38,8 @@ struct tr_bpe_scratch {
     size_t heap_count, heap_capacity;
 };
 
-/* Prepares `bpe` (zeroed, options set by the caller) for `merges` merges; the vocabulary is complete. */
+/* Prepares `bpe` (zeroed, options set by the caller) for `merges` merges; the vocabulary is
+ * complete. */
 void tr_bpe_init(struct tr_bpe *bpe, const struct tr_vocab *vocab, size_t merges);
 void tr_bpe_fini(struct tr_bpe *bpe);
 
@@ -46,7 +47,8 @@ void tr_bpe_fini(struct tr_bpe *bpe);
  * rank, as in the reference library. */
 void tr_bpe_add_merge(struct tr_bpe *bpe, int32_t left, int32_t right, int32_t merged);
 
-/* Appends the ids of one word (any bytes). Time n log n, so that a word of a megabyte is none to fear. */
+/* Appends the ids of one word (any bytes). Time n log n, so that a word of a megabyte is none to
+ * fear. */
 void tr_bpe_encode(const struct tr_bpe *bpe, struct tr_bpe_scratch *scratch, const char *word,
     size_t size, troupe_ids *out);
 void tr_bpe_scratch_fini(struct tr_bpe_scratch *scratch);

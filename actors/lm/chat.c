@@ -25,7 +25,7 @@ static const char *const form_names[] = {
 
 static const char name_remedy[] = "choose the form with --chat-template chatml|llama3|plain";
 
-/* --- opening ---------------------------------------------------------------------------------------- */
+/* --- opening -------------------------------------------------------------------------------- */
 
 /* The id of an added token of the tokenizer, -1 when its text would be spelled out. */
 static int32_t
@@ -248,7 +248,7 @@ troupe_chat_stop_ids(const troupe_chat *chat, int32_t ids[2])
     return count;
 }
 
-/* --- writing --------------------------------------------------------------------------------------- */
+/* --- writing -------------------------------------------------------------------------------- */
 
 /* A stretch of a message's content. */
 struct slice {
@@ -256,7 +256,8 @@ struct slice {
     size_t size;
 };
 
-/* White space as str.strip of Python has it: that of Unicode and the four separators U+001C to U+001F. */
+/* White space as str.strip of Python has it: that of Unicode and the four separators U+001C to
+ * U+001F. */
 static bool
 is_strip_space(int32_t c)
 {
@@ -305,8 +306,9 @@ content_of(const troupe_chat *chat, const troupe_message *message)
     return chat->style.trim ? trim(content) : content;
 }
 
-/* The content as the template keeps it: reasoning in front of the last </think> goes, but it stays in answers
- * behind the last question, in a frame of its own, if there is some or the answer is the last message. */
+/* The content as the template keeps it: reasoning in front of the last </think> goes, but it
+ * stays in answers behind the last question, in a frame of its own, if there is some or the
+ * answer is the last message. */
 static void
 put_answer(const troupe_message *message, bool after_question, bool last, tr_buf *out)
 {
@@ -341,7 +343,8 @@ put_answer(const troupe_message *message, bool after_question, bool last, tr_buf
     put(out, content);
 }
 
-/* The index of the last message of the user that is no tool's answer; the last message's if there is none. */
+/* The index of the last message of the user that is no tool's answer; the last message's if there
+ * is none. */
 static size_t
 last_question(const troupe_message *messages, size_t count)
 {

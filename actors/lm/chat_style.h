@@ -1,4 +1,5 @@
-/* What a chat template does, as data: chat_template.c finds it in a template, chat.c writes by it. */
+/* What a chat template does, as data: chat_template.c finds it in a template, chat.c writes by
+ * it. */
 #ifndef TR_LM_CHAT_STYLE_H
 #define TR_LM_CHAT_STYLE_H
 
@@ -24,8 +25,8 @@ struct tr_chat_style {
     tr_buf generation; /* after the assistant's header in a generation prompt */
 };
 
-/* Recognises a template. On failure the style is empty and `why` says in a few words what stands against
- * each form. */
+/* Recognises a template. On failure the style is empty and `why` says in a few words what stands
+ * against each form. */
 bool tr_chat_style_recognise(
     const char *jinja, size_t size, struct tr_chat_style *style, const char **why);
 void tr_chat_style_fini(struct tr_chat_style *style);

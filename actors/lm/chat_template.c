@@ -1,6 +1,7 @@
-/* Recognises chat templates. A template is read only so far as to tell its code from its string literals; then
- * the literals say what it writes and a few names in the code what it decides. The rule: everything that could
- * change the text of a plain conversation is either understood or a reason to refuse. */
+/* Recognises chat templates. A template is read only so far as to tell its code from its string
+ * literals; then the literals say what it writes and a few names in the code what it decides. The
+ * rule: everything that could change the text of a plain conversation is either understood or a
+ * reason to refuse. */
 #include "chat_style.h"
 
 #include <string.h>
@@ -9,7 +10,8 @@ enum {
     LITERALS_MAX = 1024
 };
 
-/* A template taken apart: its code with each literal replaced by one LITERAL byte, and the literals. */
+/* A template taken apart: its code with each literal replaced by one LITERAL byte, and the
+ * literals. */
 #define LITERAL '\x01'
 
 struct parts {
@@ -20,7 +22,7 @@ struct parts {
     bool whole;    /* every tag and literal ends, and there was room */
 };
 
-/* --- taking apart --------------------------------------------------------------------------------- */
+/* --- taking apart --------------------------------------------------------------------------- */
 
 static char
 unescape(char c)
@@ -28,7 +30,8 @@ unescape(char c)
     return c == 'n' ? '\n' : c == 't' ? '\t' : c == 'r' ? '\r' : c;
 }
 
-/* Reads the literal that begins with the quote at `at`; returns the place behind it, 0 when it has no end. */
+/* Reads the literal that begins with the quote at `at`; returns the place behind it, 0 when it
+ * has no end. */
 static size_t
 read_literal(struct parts *parts, const char *text, size_t size, size_t at)
 {
@@ -106,7 +109,7 @@ parts_fini(struct parts *parts)
     tr_free(parts);
 }
 
-/* --- questions ------------------------------------------------------------------------------------- */
+/* --- questions ------------------------------------------------------------------------------ */
 
 static bool
 in_code(const struct parts *parts, const char *name)
@@ -137,7 +140,8 @@ literal_behind(const struct parts *parts, const char *place)
     return index;
 }
 
-/* True when every <|name|> in the literals is one of `names` or, where a name there ends with _, begins so. */
+/* True when every <|name|> in the literals is one of `names` or, where a name there ends with _,
+ * begins so. */
 static bool
 only_markers(const struct parts *parts, const char *const *names, size_t count)
 {
@@ -158,8 +162,8 @@ only_markers(const struct parts *parts, const char *const *names, size_t count)
     return true;
 }
 
-/* What follows the header in the literal that is written when add_generation_prompt is set: NULL when it begins
- * otherwise; "" when the template has none. */
+/* What follows the header in the literal that is written when add_generation_prompt is set: NULL
+ * when it begins otherwise; "" when the template has none. */
 static const char *
 generation_rest(const struct parts *parts, const char *header)
 {
@@ -179,12 +183,12 @@ generation_rest(const struct parts *parts, const char *header)
     return parts->literals[index].data + strlen(header);
 }
 
-/* --- chatml --------------------------------------------------------------------------------------- */
+/* --- chatml --------------------------------------------------------------------------------- */
 
 static const char im_start[] = "<|im_start|>", im_end[] = "<|im_end|>";
 
-/* Reads one literal that holds <|im_start|>: the marker alone, with a role, or a whole default system message.
- * False when it writes something else. */
+/* Reads one literal that holds <|im_start|>: the marker alone, with a role, or a whole default
+ * system message. False when it writes something else. */
 static bool
 read_start(const char *literal, struct tr_chat_style *style)
 {
@@ -274,7 +278,7 @@ chatml_style(const struct parts *parts, struct tr_chat_style *style)
     return NULL;
 }
 
-/* --- llama3 --------------------------------------------------------------------------------------- */
+/* --- llama3 --------------------------------------------------------------------------------- */
 
 /* The literal that the code assigns to date_string, or NULL. */
 static const char *
@@ -343,7 +347,7 @@ llama3_style(const struct parts *parts, struct tr_chat_style *style)
     return NULL;
 }
 
-/* --- plain ---------------------------------------------------------------------------------------- */
+/* --- plain ---------------------------------------------------------------------------------- */
 
 /* The code without white space and the dashes of tags, literals set in quotes again. */
 static void
@@ -374,7 +378,7 @@ is_plain(const struct parts *parts)
     return plain;
 }
 
-/* --- all ------------------------------------------------------------------------------------------- */
+/* --- all ------------------------------------------------------------------------------------ */
 
 static const char *
 find_style(const struct parts *parts, struct tr_chat_style *style)

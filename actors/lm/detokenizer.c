@@ -1,6 +1,6 @@
-/* Decoding: each id's text passes the file's decoder steps one after the other, and what no later id can
- * change comes out. Decoding a whole sequence is the same walk with an end, so that text that is shown while
- * it grows and text that is decoded afterwards cannot differ. */
+/* Decoding: each id's text passes the file's decoder steps one after the other, and what no later
+ * id can change comes out. Decoding a whole sequence is the same walk with an end, so that text
+ * that is shown while it grows and text that is decoded afterwards cannot differ. */
 #include "tokenizer_impl.h"
 #include "unicode.h"
 
@@ -22,7 +22,7 @@ struct troupe_decoder {
 
 static void emit(troupe_decoder *d, size_t step, const char *text, size_t size, tr_buf *out);
 
-/* --- the steps --------------------------------------------------------------------------------- */
+/* --- the steps ------------------------------------------------------------------------------ */
 
 static void
 emit_lossy(troupe_decoder *d, size_t step, const char *bytes, size_t size, tr_buf *out)
@@ -161,8 +161,8 @@ strip_token(troupe_decoder *d, size_t step, const char *token, size_t size, tr_b
     emit(d, step + 1, token, size, out);
 }
 
-/* Strip on a text that arrives in parts of whole characters: up to `stop` of them at the end of what is known
- * are held back until something else follows. */
+/* Strip on a text that arrives in parts of whole characters: up to `stop` of them at the end of
+ * what is known are held back until something else follows. */
 static void
 strip_text(troupe_decoder *d, size_t step, const char *text, size_t size, tr_buf *out)
 {
@@ -183,7 +183,8 @@ strip_text(troupe_decoder *d, size_t step, const char *text, size_t size, tr_buf
         plain -= width;
         run++;
     }
-    /* All that was held stays text when something else follows; of a run, what exceeds `stop` does. */
+    /* All that was held stays text when something else follows; of a run, what exceeds `stop`
+     * does. */
     size_t held = plain > 0 ? 0 : state->trailing;
     size_t free_now = plain > 0 ? state->trailing : 0;
     size_t excess = held + run > s->stop ? held + run - s->stop : 0;
@@ -241,7 +242,7 @@ emit(troupe_decoder *d, size_t step, const char *text, size_t size, tr_buf *out)
     }
 }
 
-/* --- the decoder ----------------------------------------------------------------------------------- */
+/* --- the decoder ---------------------------------------------------------------------------- */
 
 troupe_decoder *
 troupe_decoder_new(const troupe_tokenizer *tokenizer, unsigned flags)

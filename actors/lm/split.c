@@ -1,10 +1,12 @@
-/* The pre-tokenizers' regular expressions, matched by hand. A regex engine tries the alternatives of
+/* The pre-tokenizers' regular expressions, matched by hand. A regex engine tries the alternatives
+ * of
  *
  *   contraction | letters | numbers | punctuation | lines | spaces before the last | spaces
  *
- * from left to right at each position and takes the first that matches; so does next_piece. Greedy
- * runs that give characters back ("\s*[\r\n]+", "\s+(?!\S)") are written as what they end up with.
- * tests/unit/tokenizer/split_test.c holds each kind against PCRE2 with the original expression. */
+ * from left to right at each position and takes the first that matches; so does next_piece.
+ * Greedy runs that give characters back ("\s*[\r\n]+", "\s+(?!\S)") are written as what they end
+ * up with. tests/unit/tokenizer/split_test.c holds each kind against PCRE2 with the original
+ * expression. */
 #include "split.h"
 
 #include <string.h>
@@ -82,7 +84,8 @@ run_of(enum tr_char_class class, const char *text, size_t size, size_t at, size_
     return at;
 }
 
-/* A letter of a contraction. (?i) also lets the long s, U+017F, stand for s: its simple case fold. */
+/* A letter of a contraction. (?i) also lets the long s, U+017F, stand for s: its simple case
+ * fold. */
 static bool
 is_letter(struct at c, char lower, bool fold)
 {

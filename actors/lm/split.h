@@ -19,8 +19,8 @@ const char *tr_split_pattern(enum tr_split_kind kind);
 /* Recognises a pattern by its exact text; false when it is none of ours. */
 bool tr_split_recognise(const char *pattern, enum tr_split_kind *kind);
 
-/* The end of the piece that begins at `at` < size. Every character belongs to a piece. Bytes that are
- * not UTF-8 count as characters that are neither letter, number nor space. */
+/* The end of the piece that begins at `at` < size. Every character belongs to a piece. Bytes that
+ * are not UTF-8 count as characters that are neither letter, number nor space. */
 size_t tr_split_next(enum tr_split_kind kind, const char *text, size_t size, size_t at);
 
 #endif

@@ -1,5 +1,5 @@
-/* Where a generation ends. Stop strings are searched for in the decoded text, because a token's text says
- * nothing about where a string that spans tokens begins. */
+/* Where a generation ends. Stop strings are searched for in the decoded text, because a token's
+ * text says nothing about where a string that spans tokens begins. */
 #include "unicode.h"
 
 #include <troupe/stop.h>
@@ -135,8 +135,8 @@ troupe_stopper_push(troupe_stopper *stopper, int32_t id)
     if (s->string_count == 0) {
         return TROUPE_STOP_NONE;
     }
-    /* A run of byte tokens that is whole characters by now counts as text here, or else the end would be
-     * noticed one id too late. */
+    /* A run of byte tokens that is whole characters by now counts as text here, or else the end
+     * would be noticed one id too late. */
     size_t certain = s->text.size;
     troupe_decoder_peek(s->decoder, &s->text);
     size_t found = find_string(s, from);

@@ -1,6 +1,7 @@
-/* Encoding: added tokens out of the text, normalisation, more added tokens out of that, the splitters one
- * after the other, and merging of each piece that comes out. Everything here only reads the tokenizer;
- * what it writes to lives in the caller's ids and in one `struct encoding` on the stack. */
+/* Encoding: added tokens out of the text, normalisation, more added tokens out of that, the
+ * splitters one after the other, and merging of each piece that comes out. Everything here only
+ * reads the tokenizer; what it writes to lives in the caller's ids and in one `struct encoding`
+ * on the stack. */
 #include "tokenizer_impl.h"
 
 #include <string.h>
@@ -25,7 +26,7 @@ struct piece {
 
 static void split(struct encoding *e, size_t step, struct piece piece);
 
-/* --- ids ---------------------------------------------------------------------------------------- */
+/* --- ids ------------------------------------------------------------------------------------ */
 
 void
 troupe_ids_append(troupe_ids *ids, int32_t id)
@@ -44,9 +45,10 @@ troupe_ids_fini(troupe_ids *ids)
     *ids = (troupe_ids){0};
 }
 
-/* --- the alphabet of byte-level vocabularies ------------------------------------------------------ */
+/* --- the alphabet of byte-level vocabularies ------------------------------------------------ */
 
-/* GPT-2's: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on in order. */
+/* GPT-2's: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on in
+ * order. */
 int32_t
 tr_byte_to_char(uint8_t byte)
 {
@@ -73,10 +75,10 @@ tr_char_to_byte(int32_t code_point)
     return c == 0x143 ? 0xad : itself ? c : -1;
 }
 
-/* --- normalisation ------------------------------------------------------------------------------- */
+/* --- normalisation -------------------------------------------------------------------------- */
 
-/* Where `what` begins at or behind `at`, or `size`. Characters are few bytes, so looking for the first byte is as
- * good as a cleverer search. */
+/* Where `what` begins at or behind `at`, or `size`. Characters are few bytes, so looking for the
+ * first byte is as good as a cleverer search. */
 static size_t
 find_text(const char *text, size_t size, size_t at, const struct tr_step_text *what)
 {
@@ -143,7 +145,7 @@ tr_normalize_append(const troupe_tokenizer *tokenizer, const char *text, size_t 
     tr_buf_fini(&next);
 }
 
-/* --- splitting ------------------------------------------------------------------------------------ */
+/* --- splitting ------------------------------------------------------------------------------ */
 
 static void
 split_regex(struct encoding *e, size_t step, enum tr_split_kind kind, struct piece p)
@@ -210,7 +212,8 @@ split_metaspace(struct encoding *e, size_t step, struct piece p)
     }
 }
 
-/* Sends a piece (never empty) through the splitters from `step` on, and what comes out to the model. */
+/* Sends a piece (never empty) through the splitters from `step` on, and what comes out to the
+ * model. */
 static void
 split(struct encoding *e, size_t step, struct piece piece)
 {
@@ -289,7 +292,7 @@ troupe_tokenizer_encode(const troupe_tokenizer *tokenizer, const char *text, siz
     return TROUPE_OK;
 }
 
-/* --- the vocabulary -------------------------------------------------------------------------------- */
+/* --- the vocabulary ------------------------------------------------------------------------- */
 
 void
 troupe_tokenizer_free(troupe_tokenizer *tokenizer)

@@ -1,5 +1,5 @@
-/* A tokenizer from disk: tokenizer.json, and from the configuration beside it which tokens begin, end and pad
- * a text. */
+/* A tokenizer from disk: tokenizer.json, and from the configuration beside it which tokens begin,
+ * end and pad a text. */
 #include "file.h"
 #include "json.h"
 #include "tokenizer_load.h"
@@ -9,7 +9,8 @@
 
 #define CONFIG_SIZE_MAX ((size_t)16 << 20)
 
-/* Sets *out to the id of config[key], a token's text or an object with its "content", if it is there. */
+/* Sets *out to the id of config[key], a token's text or an object with its "content", if it is
+ * there. */
 static troupe_status
 read_role(
     const struct tr_load *load, const json_t *config, const char *key, bool required, int32_t *out)
@@ -68,8 +69,8 @@ read_config(const char *path, troupe_tokenizer *tokenizer, troupe_error *err)
     return status;
 }
 
-/* Reads the roles from the first of the two files that is there. `directory` ends with a slash or is
- * empty. */
+/* Reads the roles from the first of the two files that is there. `directory` ends with a slash or
+ * is empty. */
 static troupe_status
 find_roles(const char *directory, troupe_tokenizer *tokenizer, troupe_error *err)
 {

@@ -1,5 +1,5 @@
-/* Inside of a tokenizer: the steps that tokenizer.json lists, in the order in which text passes them.
- * tokenizer_load.c and tokenizer_parts.c fill it, tokenizer.c and detokenizer.c walk it. */
+/* Inside of a tokenizer: the steps that tokenizer.json lists, in the order in which text passes
+ * them. tokenizer_load.c and tokenizer_parts.c fill it, tokenizer.c and detokenizer.c walk it. */
 #ifndef TR_LM_TOKENIZER_IMPL_H
 #define TR_LM_TOKENIZER_IMPL_H
 

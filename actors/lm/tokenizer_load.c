@@ -1,6 +1,6 @@
-/* Reads the text of a tokenizer.json: the vocabulary, the merges, the added tokens. Bytes of files are never
- * trusted: sizes are checked before memory is taken, every value before it is used, and whatever would be a
- * guess is an error. */
+/* Reads the text of a tokenizer.json: the vocabulary, the merges, the added tokens. Bytes of
+ * files are never trusted: sizes are checked before memory is taken, every value before it is
+ * used, and whatever would be a guess is an error. */
 #include "tokenizer_load.h"
 
 #include "json.h"
@@ -17,7 +17,7 @@ enum {
 static const char kind_remedy[] =
     "use a model whose tokenizer.json has a byte-level BPE or the BPE of Llama 2";
 
-/* --- errors and typed access ------------------------------------------------------------------------ */
+/* --- errors and typed access ---------------------------------------------------------------- */
 
 troupe_status
 tr_load_fail(
@@ -92,7 +92,7 @@ refuse_text(const struct tr_load *load, const json_t *model, const char *key)
         key, kind_remedy);
 }
 
-/* --- the model ---------------------------------------------------------------------------------------- */
+/* --- the model ------------------------------------------------------------------------------ */
 
 static troupe_status
 load_vocab(const struct tr_load *load, json_t *vocab)
@@ -121,7 +121,8 @@ load_vocab(const struct tr_load *load, json_t *vocab)
     return TROUPE_OK;
 }
 
-/* The two sides of a merge, given as an array of two texts or as one text with a space between them. */
+/* The two sides of a merge, given as an array of two texts or as one text with a space between
+ * them. */
 static bool
 merge_sides(const json_t *merge, const char *sides[2], size_t sizes[2])
 {
@@ -246,7 +247,8 @@ load_model(const struct tr_load *load, const json_t *model)
     json_t *vocab = json_object_get(model, "vocab");
     const json_t *merges = json_object_get(model, "merges");
     const json_t *type = json_object_get(model, "type");
-    /* Files of early versions of the library have no type; a merge list tells BPE from the others. */
+    /* Files of early versions of the library have no type; a merge list tells BPE from the
+     * others. */
     bool untyped = type == NULL && json_is_array(merges);
     if (!json_is_object(model)) {
         return tr_load_fail(load, TROUPE_BAD_INPUT, "model", "is missing or no object");
@@ -272,7 +274,7 @@ load_model(const struct tr_load *load, const json_t *model)
     return status == TROUPE_OK ? load_merges(load, merges) : status;
 }
 
-/* --- added tokens --------------------------------------------------------------------------------------- */
+/* --- added tokens --------------------------------------------------------------------------- */
 
 /* One entry of added_tokens, checked. */
 struct added_token {
@@ -345,9 +347,9 @@ read_added(const struct tr_load *load, size_t index, const json_t *entry, struct
         quoted, (int)id, tr_load_quote(other, text, size));
 }
 
-/* Puts a token where the text is searched for it. A normalised token is looked for in normalised text, so it is
- * normalised itself, and that is what it decodes to. (The library then no longer knows it as special; here
- * skip_special leaves every special token out.) */
+/* Puts a token where the text is searched for it. A normalised token is looked for in normalised
+ * text, so it is normalised itself, and that is what it decodes to. (The library then no longer
+ * knows it as special; here skip_special leaves every special token out.) */
 static void
 insert_added(troupe_tokenizer *t, const struct added_token *token)
 {
@@ -364,8 +366,8 @@ insert_added(troupe_tokenizer *t, const struct added_token *token)
     tr_buf_fini(&text);
 }
 
-/* The normalizer is loaded already. Special tokens go first, since of two that look the same in normalised text
- * the first is taken. */
+/* The normalizer is loaded already. Special tokens go first, since of two that look the same in
+ * normalised text the first is taken. */
 static troupe_status
 load_added(const struct tr_load *load, const json_t *list)
 {
@@ -391,7 +393,7 @@ load_added(const struct tr_load *load, const json_t *list)
     return status;
 }
 
-/* --- the file --------------------------------------------------------------------------------------------- */
+/* --- the file ------------------------------------------------------------------------------- */
 
 static troupe_status
 check_top(const struct tr_load *load, json_t *root)

@@ -1,4 +1,5 @@
-/* What the two files that read tokenizer.json share: where an error is, and typed access to values. */
+/* What the two files that read tokenizer.json share: where an error is, and typed access to
+ * values. */
 #ifndef TR_LM_TOKENIZER_LOAD_H
 #define TR_LM_TOKENIZER_LOAD_H
 

@@ -1,6 +1,6 @@
-/* The four pipelines of tokenizer.json: normalizer, pre_tokenizer, post_processor and decoder. Each is a step
- * or a (nested) Sequence of steps, which is flattened here. A step of a kind that is not known is refused, since
- * leaving it out would give other ids in silence. */
+/* The four pipelines of tokenizer.json: normalizer, pre_tokenizer, post_processor and decoder.
+ * Each is a step or a (nested) Sequence of steps, which is flattened here. A step of a kind that
+ * is not known is refused, since leaving it out would give other ids in silence. */
 #include "tokenizer_load.h"
 #include "unicode.h"
 
@@ -77,7 +77,7 @@ is_one_character(const struct tr_step_text *text)
            length == text->size;
 }
 
-/* --- normalizer ------------------------------------------------------------------------------------ */
+/* --- normalizer ----------------------------------------------------------------------------- */
 
 static troupe_status
 normalizer_step(const struct tr_load *load, const json_t *value, const char *type)
@@ -115,7 +115,7 @@ tr_load_normalizer(const struct tr_load *load, const json_t *value)
     return walk(load, &pipe, value, 0);
 }
 
-/* --- pre_tokenizer ----------------------------------------------------------------------------------- */
+/* --- pre_tokenizer -------------------------------------------------------------------------- */
 
 static troupe_status
 regex_splitter(const struct tr_load *load, const json_t *value, struct tr_splitter_step *step)
@@ -262,7 +262,7 @@ tr_load_pre_tokenizer(const struct tr_load *load, const json_t *value)
     return walk(load, &pipe, value, 0);
 }
 
-/* --- post_processor ------------------------------------------------------------------------------- */
+/* --- post_processor ------------------------------------------------------------------------- */
 
 /* The ids of one special token of a template, appended to `ids`. */
 static troupe_status
@@ -353,7 +353,7 @@ tr_load_post_processor(const struct tr_load *load, const json_t *value)
     return walk(load, &pipe, value, 0);
 }
 
-/* --- decoder -------------------------------------------------------------------------------------- */
+/* --- decoder -------------------------------------------------------------------------------- */
 
 static troupe_status
 strip_decoder(const struct tr_load *load, const json_t *value, struct tr_decode_step *step)
@@ -411,8 +411,8 @@ token_decoder(
     return status;
 }
 
-/* `fused` says that an earlier step made one text of the tokens: only Strip has a meaning then that does not
- * need the whole text at once. */
+/* `fused` says that an earlier step made one text of the tokens: only Strip has a meaning then
+ * that does not need the whole text at once. */
 static troupe_status
 decoder_step(const struct tr_load *load, const json_t *value, const char *type)
 {

@@ -1,9 +1,9 @@
 /* UTF-8 and Unicode properties for the tokenizer, on utf8proc's tables.
  *
  * The aim is to give the ids that the tokenizers library gives, since these are what a model was
- * trained on, and the tables of two libraries are never of one age. So two short lists below correct
- * utf8proc 2.8 (Unicode 15.0): what Unicode 15.1 and 16 added to the classes, and what the library's
- * normaliser (Unicode 9) does not know yet. Both were read off tokenizers 0.23.3 by
+ * trained on, and the tables of two libraries are never of one age. So two short lists below
+ * correct utf8proc 2.8 (Unicode 15.0): what Unicode 15.1 and 16 added to the classes, and what
+ * the library's normaliser (Unicode 9) does not know yet. Both were read off tokenizers 0.23.3 by
  * `bench/peers/tokenizer_diff.py --tables`. */
 #include "unicode.h"
 
@@ -68,7 +68,7 @@ in_ranges(int32_t c, const struct range *ranges, size_t count)
 
 #define IN(c, table) in_ranges(c, table, TR_COUNT(table))
 
-/* --- UTF-8 ------------------------------------------------------------------------------------- */
+/* --- UTF-8 ---------------------------------------------------------------------------------- */
 
 int32_t
 tr_utf8_next(const char *text, size_t size, size_t *length)
@@ -164,7 +164,7 @@ tr_utf8_is_valid(const char *bytes, size_t size)
     return true;
 }
 
-/* --- properties -------------------------------------------------------------------------------- */
+/* --- properties ----------------------------------------------------------------------------- */
 
 static bool
 is_space(int32_t c)
@@ -234,7 +234,7 @@ tr_char_is_word(int32_t code_point)
     }
 }
 
-/* --- normalisation form C ------------------------------------------------------------------------ */
+/* --- normalisation form C ------------------------------------------------------------------- */
 
 /* Code points of one text while it is normalised. */
 struct points {

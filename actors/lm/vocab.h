@@ -31,9 +31,9 @@ struct tr_vocab {
     size_t slot_count, used;
 };
 
-/* Adds a token, or flags to one that is there. Returns its id; if the text has another id already, that
- * one, and if the id has another text already, -1, and nothing changes then. 0 <= id <= ID_MAX, and
- * all texts together stay below 4 GiB. */
+/* Adds a token, or flags to one that is there. Returns its id; if the text has another id
+ * already, that one, and if the id has another text already, -1, and nothing changes then. 0 <=
+ * id <= ID_MAX, and all texts together stay below 4 GiB. */
 int32_t tr_vocab_add(
     struct tr_vocab *vocab, const char *text, size_t size, int32_t id, uint8_t flags);
 

@@ -1,8 +1,9 @@
 /* Where a generation ends: stop ids and stop strings, and what of it is kept.
  *
- * The rule, the same for ids, log-probs and text: the id that completes the end is the last one kept, since it
- * is an action that the policy took (a stop id is; so is the token in which a stop string became whole). The
- * text ends before the stop id's text or the stop string. Generated text is never tokenised again. */
+ * The rule, the same for ids, log-probs and text: the id that completes the end is the last one
+ * kept, since it is an action that the policy took (a stop id is; so is the token in which a stop
+ * string became whole). The text ends before the stop id's text or the stop string. Generated
+ * text is never tokenised again. */
 #ifndef TROUPE_STOP_H
 #define TROUPE_STOP_H
 
@@ -34,19 +35,20 @@ troupe_status troupe_stopper_new(const troupe_tokenizer *tokenizer,
     const troupe_stop_options *options, troupe_stopper **out, troupe_error *err) TROUPE_MUST_USE;
 void troupe_stopper_free(troupe_stopper *stopper);
 
-/* Takes the next sampled id. Once it has stopped, further ids are refused: they change nothing and the same
- * reason comes back. */
+/* Takes the next sampled id. Once it has stopped, further ids are refused: they change nothing
+ * and the same reason comes back. */
 troupe_stop_reason troupe_stopper_push(troupe_stopper *stopper, int32_t id);
 
-/* Ends a sequence that did not stop (its length limit was reached): characters that were held back join the
- * text. No effect after a stop. */
+/* Ends a sequence that did not stop (its length limit was reached): characters that were held
+ * back join the text. No effect after a stop. */
 void troupe_stopper_finish(troupe_stopper *stopper);
 
 /* How many ids were taken: those to keep. */
 size_t troupe_stopper_count(const troupe_stopper *stopper);
 
-/* The text so far, special tokens left out. Borrowed until the next call. `stable` (may be NULL) becomes the
- * size of the beginning that no later id can take away, for showing text while it grows. */
+/* The text so far, special tokens left out. Borrowed until the next call. `stable` (may be NULL)
+ * becomes the size of the beginning that no later id can take away, for showing text while it
+ * grows. */
 const char *troupe_stopper_text(const troupe_stopper *stopper, size_t *size, size_t *stable);
 
 #ifdef __cplusplus

@@ -1,14 +1,14 @@
 /* Text to token ids and back, by the rules of a Hugging Face tokenizer.json.
  *
- * Supported: the BPE model, byte-level (GPT-2, Qwen2, Qwen3, Llama 3) and of the metaspace and byte-
- * fallback kind (Llama 2); anything else in the file is refused by name, never approximated. Ids agree
- * with the `tokenizers` library. `truncation` and `padding` of the file are not applied: a text is
- * always encoded whole.
+ * Supported: the BPE model, byte-level (GPT-2, Qwen2, Qwen3, Llama 3) and of the metaspace and
+ * byte- fallback kind (Llama 2); anything else in the file is refused by name, never
+ * approximated. Ids agree with the `tokenizers` library. `truncation` and `padding` of the file
+ * are not applied: a text is always encoded whole.
  *
- * A tokenizer is read-only once loaded: any number of threads may use it at once. Decoders and stoppers
- * belong to one thread each. Texts are bytes with a size; they may hold zero bytes. Bytes that are not
- * UTF-8 are no error: a byte-level tokenizer encodes them one by one and gives them back, any other
- * takes them as unknown characters. */
+ * A tokenizer is read-only once loaded: any number of threads may use it at once. Decoders and
+ * stoppers belong to one thread each. Texts are bytes with a size; they may hold zero bytes.
+ * Bytes that are not UTF-8 are no error: a byte-level tokenizer encodes them one by one and gives
+ * them back, any other takes them as unknown characters. */
 #ifndef TROUPE_TOKENIZER_H
 #define TROUPE_TOKENIZER_H
 
@@ -35,31 +35,34 @@ typedef struct troupe_ids {
 void troupe_ids_append(troupe_ids *ids, int32_t id);
 void troupe_ids_fini(troupe_ids *ids); /* frees and zeroes */
 
-/* --- loading --------------------------------------------------------------------------------- */
+/* --- loading -------------------------------------------------------------------------------- */
 
-/* Loads `path`, a tokenizer.json or a directory that holds one. The begin, end, padding and unknown tokens
- * come from tokenizer_config.json beside it, or else special_tokens_map.json, where there is one. On
- * success *out is the caller's, to be freed; on failure it is not written, and the error names file, key
- * and what is supported: NOT_FOUND, IO, BAD_INPUT (malformed), UNSUPPORTED (another kind). */
+/* Loads `path`, a tokenizer.json or a directory that holds one. The begin, end, padding and
+ * unknown tokens come from tokenizer_config.json beside it, or else special_tokens_map.json,
+ * where there is one. On success *out is the caller's, to be freed; on failure it is not written,
+ * and the error names file, key and what is supported: NOT_FOUND, IO, BAD_INPUT (malformed),
+ * UNSUPPORTED (another kind). */
 troupe_status troupe_tokenizer_load(
     const char *path, troupe_tokenizer **out, troupe_error *err) TROUPE_MUST_USE;
 
-/* The same from memory: `json` is the text of a tokenizer.json, `name` stands for it in errors. The begin,
- * end and padding tokens are unknown then. */
+/* The same from memory: `json` is the text of a tokenizer.json, `name` stands for it in errors.
+ * The begin, end and padding tokens are unknown then. */
 troupe_status troupe_tokenizer_parse(const char *name, const char *json, size_t size,
     troupe_tokenizer **out, troupe_error *err) TROUPE_MUST_USE;
 
 void troupe_tokenizer_free(troupe_tokenizer *tokenizer); /* NULL is allowed */
 
-/* --- the vocabulary --------------------------------------------------------------------------- */
+/* --- the vocabulary ------------------------------------------------------------------------- */
 
 /* The largest id + 1. A model's embedding may have more rows: a sampler must not draw those. */
 int troupe_tokenizer_vocab(const troupe_tokenizer *tokenizer);
 
-/* One byte for each id below troupe_tokenizer_vocab: 1 if it names a token, 0 if it is a gap. Borrowed. */
+/* One byte for each id below troupe_tokenizer_vocab: 1 if it names a token, 0 if it is a gap.
+ * Borrowed. */
 const uint8_t *troupe_tokenizer_valid_ids(const troupe_tokenizer *tokenizer);
 
-/* The id of a token by its text in the file (byte-level texts are in the file's own alphabet), or -1. */
+/* The id of a token by its text in the file (byte-level texts are in the file's own alphabet), or
+ * -1. */
 int32_t troupe_tokenizer_id(const troupe_tokenizer *tokenizer, const char *token, size_t size);
 
 /* A token's text in the file, or NULL when the id names none. Borrowed, followed by a zero byte. */
@@ -78,7 +81,7 @@ typedef enum troupe_token_role {
 /* The id that has a role, or -1. Generation configs may name more ends than EOS. */
 int32_t troupe_tokenizer_role(const troupe_tokenizer *tokenizer, troupe_token_role role);
 
-/* --- encoding and decoding ---------------------------------------------------------------------- */
+/* --- encoding and decoding ------------------------------------------------------------------ */
 
 enum {
     TROUPE_ENCODE_ADD_SPECIAL =
@@ -86,26 +89,27 @@ enum {
     TROUPE_DECODE_SKIP_SPECIAL = 2
 };
 
-/* Appends the ids of a text. Added tokens in it are recognised in any case. Text that a chat template made
- * has its special tokens already and is encoded without ADD_SPECIAL. INVALID when the text is over 1 GiB. */
+/* Appends the ids of a text. Added tokens in it are recognised in any case. Text that a chat
+ * template made has its special tokens already and is encoded without ADD_SPECIAL. INVALID when
+ * the text is over 1 GiB. */
 troupe_status troupe_tokenizer_encode(const troupe_tokenizer *tokenizer, const char *text,
     size_t size, unsigned flags, troupe_ids *ids, troupe_error *err) TROUPE_MUST_USE;
 
-/* Appends the text of ids: always valid UTF-8, bytes that are none become U+FFFD. Ids that name no token
- * add nothing. */
+/* Appends the text of ids: always valid UTF-8, bytes that are none become U+FFFD. Ids that name
+ * no token add nothing. */
 void troupe_tokenizer_decode(const troupe_tokenizer *tokenizer, const int32_t *ids, size_t count,
     unsigned flags, tr_buf *text);
 
-/* True when the ids begin with two begin tokens, which shifts every position of a model by one. It happens
- * when a text that holds one already is encoded with ADD_SPECIAL. */
+/* True when the ids begin with two begin tokens, which shifts every position of a model by one.
+ * It happens when a text that holds one already is encoded with ADD_SPECIAL. */
 bool troupe_tokenizer_double_bos(
     const troupe_tokenizer *tokenizer, const int32_t *ids, size_t count);
 
-/* --- decoding while ids arrive -------------------------------------------------------------------- */
+/* --- decoding while ids arrive -------------------------------------------------------------- */
 
-/* Gives the text of a growing sequence piece by piece. The pieces are whole characters and add up to exactly
- * what troupe_tokenizer_decode gives for all ids: what a later id could still change (the beginning of a
- * character, a run of byte tokens) is held back. */
+/* Gives the text of a growing sequence piece by piece. The pieces are whole characters and add up
+ * to exactly what troupe_tokenizer_decode gives for all ids: what a later id could still change
+ * (the beginning of a character, a run of byte tokens) is held back. */
 typedef struct troupe_decoder troupe_decoder;
 
 /* Flags: TROUPE_DECODE_SKIP_SPECIAL or 0. Borrows the tokenizer. */
@@ -115,8 +119,8 @@ void troupe_decoder_free(troupe_decoder *decoder);
 /* Appends what is certain after one more id. */
 void troupe_decoder_push(troupe_decoder *decoder, int32_t id, tr_buf *text);
 
-/* Appends what is held back as far as it is whole characters now, and changes nothing: what the text would be
- * if it ended here, less a broken character at its end. */
+/* Appends what is held back as far as it is whole characters now, and changes nothing: what the
+ * text would be if it ended here, less a broken character at its end. */
 void troupe_decoder_peek(const troupe_decoder *decoder, tr_buf *text);
 
 /* Appends what was held back and begins anew. */

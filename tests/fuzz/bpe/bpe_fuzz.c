@@ -1,5 +1,5 @@
-/* Any bytes as text, through tokenizers of each kind. Bytes of a byte-level tokenizer come back; ids are valid; the
- * text of ids is UTF-8; a stopper that never stops has the text of all ids. */
+/* Any bytes as text, through tokenizers of each kind. Bytes of a byte-level tokenizer come back;
+ * ids are valid; the text of ids is UTF-8; a stopper that never stops has the text of all ids. */
 #include <troupe/stop.h>
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Any bytes as a tokenizer.json. What loads must encode and decode without a fault, and decoding in steps must give
- * what decoding at once gives. */
+/* Any bytes as a tokenizer.json. What loads must encode and decode without a fault, and decoding
+ * in steps must give what decoding at once gives. */
 #include <troupe/tokenizer.h>
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Merging against the law itself, written down naively: of all neighbours that are listed, the lowest rank, the
- * leftmost of equals, again and again. And the options of the model, one by one. */
+/* Merging against the law itself, written down naively: of all neighbours that are listed, the
+ * lowest rank, the leftmost of equals, again and again. And the options of the model, one by one.
+ */
 #include "support.h"
 
 enum {
@@ -231,8 +232,8 @@ seconds_to_encode(const troupe_tokenizer *tokenizer, const char *text, size_t si
     return seconds;
 }
 
-/* A million bytes without a place to split. Twice the limit of 1 s is quadratic by far; a sanitizer's build needs
- * the room. */
+/* A million bytes without a place to split. Twice the limit of 1 s is quadratic by far; a
+ * sanitizer's build needs the room. */
 static void
 a_word_of_a_megabyte_takes_well_below_a_second(void **state)
 {

@@ -1,5 +1,6 @@
-/* Every case file of tests/data/tokenizer: ids, decoded text and text without special tokens, as the tokenizers
- * library gives them; and that decoding in steps gives the same text wherever it is cut. */
+/* Every case file of tests/data/tokenizer: ids, decoded text and text without special tokens, as
+ * the tokenizers library gives them; and that decoding in steps gives the same text wherever it
+ * is cut. */
 #include "support.h"
 
 static const char *const names[] = {"qwen2-style", "llama3-style", "llama2-style",
@@ -288,7 +289,8 @@ a_run_of_byte_tokens_is_held_until_it_ends(void **state)
 {
     (void)state;
     troupe_tokenizer *t = load_data("llama2-style");
-    /* <0xE4><0xB8><0x96> is one character; a byte behind it that is none makes four U+FFFD of the run. */
+    /* <0xE4><0xB8><0x96> is one character; a byte behind it that is none makes four U+FFFD of the
+     * run. */
     const int32_t run[] = {3 + 0xe4, 3 + 0xb8, 3 + 0x96, 3 + 0xff};
     int32_t a = troupe_tokenizer_id(t, "a", 1);
     assert_true(a >= 0);

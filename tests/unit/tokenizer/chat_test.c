@@ -1,5 +1,5 @@
-/* Chat templates: what jinja2 makes of each template (tests/data/tokenizer/chat.cases.json) is what we write; what
- * is not one of the three forms is refused. */
+/* Chat templates: what jinja2 makes of each template (tests/data/tokenizer/chat.cases.json) is
+ * what we write; what is not one of the three forms is refused. */
 #include "support.h"
 
 #include <troupe/chat.h>
@@ -328,7 +328,8 @@ a_rendered_prompt_has_one_begin_and_its_markers_as_tokens(void **state)
     tr_buf text = {0};
     assert_int_equal(troupe_chat_render(chat, messages, 1, true, &text, &err), TROUPE_OK);
     troupe_ids ids = encode_bytes(tokenizer, text.data, text.size, 0);
-    /* BOS, header, role ("a" of "assistant" is known to this vocabulary, "user" is not), end, a, eot, header */
+    /* BOS, header, role ("a" of "assistant" is known to this vocabulary, "user" is not), end, a,
+     * eot, header */
     const int32_t want[] = {3, 4, 5, 0, 6, 4, 0, 0, 5};
     expect_ids(text.data, &ids, want, TR_COUNT(want));
     assert_false(troupe_tokenizer_double_bos(tokenizer, ids.data, ids.count));

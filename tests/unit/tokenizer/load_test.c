@@ -1,5 +1,6 @@
-/* Files that are wrong: each error names the file, the key and what is supported, and nothing leaks (the sanitizer
- * watches). And the roles of tokens, from the configuration beside the file. */
+/* Files that are wrong: each error names the file, the key and what is supported, and nothing
+ * leaks (the sanitizer watches). And the roles of tokens, from the configuration beside the file.
+ */
 #include "support.h"
 
 #include <sys/stat.h>
@@ -294,7 +295,7 @@ nesting_and_length_have_limits(void **state)
     assert_non_null(strstr(err.text, "huge"));
 }
 
-/* --- files -------------------------------------------------------------------------------------- */
+/* --- files ---------------------------------------------------------------------------------- */
 
 static void
 write_file(const char *directory, const char *name, const char *text)

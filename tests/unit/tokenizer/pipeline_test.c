@@ -1,5 +1,5 @@
-/* The steps of tokenizer.json one by one, on vocabularies small enough to see through. The expected ids are those of
- * the tokenizers library, but where a comment says otherwise. */
+/* The steps of tokenizer.json one by one, on vocabularies small enough to see through. The
+ * expected ids are those of the tokenizers library, but where a comment says otherwise. */
 #include "support.h"
 
 #include <pthread.h>
@@ -201,7 +201,8 @@ two_decoders_of_one_tokenizer_do_not_disturb_each_other(void **state)
 static const char shared_text[] =
     "  It's 1234 caf\xc3\xa9s e\xcc\x81 <|im_start|>user\n\xe4\xb8\x96\xe7\x95\x8c!";
 
-/* Encodes and decodes many times and returns the number of results that were not the first one's. */
+/* Encodes and decodes many times and returns the number of results that were not the first one's.
+ */
 static void *
 use_often(void *argument)
 {

@@ -1,5 +1,5 @@
-/* The hand-written splitters against PCRE2 with the original expressions, and the Unicode classes that both rest
- * on. PCRE2 is linked to this test only. */
+/* The hand-written splitters against PCRE2 with the original expressions, and the Unicode classes
+ * that both rest on. PCRE2 is linked to this test only. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "split.h"

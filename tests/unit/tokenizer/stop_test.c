@@ -1,4 +1,5 @@
-/* Where generations end: which ids and which text are kept, for ends inside, at and across tokens. */
+/* Where generations end: which ids and which text are kept, for ends inside, at and across
+ * tokens. */
 #include "support.h"
 
 #include <troupe/stop.h>

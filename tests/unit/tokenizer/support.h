@@ -1,4 +1,5 @@
-/* What the tokenizer's tests share: data files, tokenizers from text, comparisons that print both sides. */
+/* What the tokenizer's tests share: data files, tokenizers from text, comparisons that print both
+ * sides. */
 #ifndef TESTS_TOKENIZER_SUPPORT_H
 #define TESTS_TOKENIZER_SUPPORT_H
 

@@ -1,4 +1,5 @@
-/* UTF-8 decoding against the definition, normalisation form C against known vectors and utf8proc's own. */
+/* UTF-8 decoding against the definition, normalisation form C against known vectors and
+ * utf8proc's own. */
 #include "support.h"
 #include "unicode.h"
 
@@ -21,7 +22,8 @@ every_code_point_survives_utf8_and_surrogates_do_not(void **state)
     }
 }
 
-/* Ill-formed input from the table of Unicode's conformance section on U+FFFD, and its neighbours. */
+/* Ill-formed input from the table of Unicode's conformance section on U+FFFD, and its neighbours.
+ */
 static void
 broken_bytes_become_one_replacement_for_each_longest_piece(void **state)
 {
@@ -99,7 +101,8 @@ form_c_of_known_texts(void **state)
     expect_nfc("\xff"
                "e\xcc\x81\xff\xcc\x81",
         "\xff\xc3\xa9\xff\xcc\x81"); /* broken bytes stay */
-    /* U+0898 is newer than the reference normaliser: it stays where it is and parts what is around it. */
+    /* U+0898 is newer than the reference normaliser: it stays where it is and parts what is
+     * around it. */
     expect_nfc("e\xe0\xa2\x98\xcc\xa3", "e\xe0\xa2\x98\xcc\xa3");
     /* Nor does anything compose across one of a lower class, or of two newer parts. */
     expect_nfc("e\xe0\xa2\x99\xcc\x81", "e\xe0\xa2\x99\xcc\x81");
