@@ -6,8 +6,9 @@
 
 #include <string.h>
 
-/* No text of a training job comes near, and sizes and indices stay within 32 bits. */
-#define TEXT_SIZE_MAX ((size_t)1 << 30)
+/* No text of a training job comes near. A word this long takes 8 GiB while it is merged, and
+ * indices stay within 32 bits. */
+#define TEXT_SIZE_MAX ((size_t)256 << 20)
 
 struct encoding {
     const troupe_tokenizer *tokenizer;
@@ -264,7 +265,7 @@ troupe_tokenizer_encode(const troupe_tokenizer *tokenizer, const char *text, siz
 {
     if (size > TEXT_SIZE_MAX) {
         return troupe_fail(err, TROUPE_INVALID,
-            "a text of %zu bytes is too long to encode at once (the limit is 1 GiB); split it",
+            "a text of %zu bytes is too long to encode at once (the limit is 256 MiB); split it",
             size);
     }
     struct encoding e = {.tokenizer = tokenizer, .ids = ids};

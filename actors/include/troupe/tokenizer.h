@@ -91,7 +91,7 @@ enum {
 
 /* Appends the ids of a text. Added tokens in it are recognised in any case. Text that a chat
  * template made has its special tokens already and is encoded without ADD_SPECIAL. INVALID when
- * the text is over 1 GiB. */
+ * the text is over 256 MiB. */
 troupe_status troupe_tokenizer_encode(const troupe_tokenizer *tokenizer, const char *text,
     size_t size, unsigned flags, troupe_ids *ids, troupe_error *err) TROUPE_MUST_USE;
 
