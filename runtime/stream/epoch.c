@@ -193,7 +193,9 @@ troupe_stream_stop(troupe_stream *s, uint64_t now_ns, const char *reason)
     s->take_pending = false;
     s->take_deferred = false;
     while (s->open_count > 0) {
-        tr_group_end(s, &s->groups[s->open[0]], TROUPE_RECORD_FAILED, s->step, "job ended");
+        struct tr_group *g = &s->groups[s->open[0]];
+        uint64_t step = g->state == TR_GROUP_TAKEN ? s->take_step : s->step;
+        tr_group_end(s, g, TROUPE_RECORD_FAILED, step, "job ended");
     }
     TR_ASSERT(s->counters.queued == 0 && s->counters.in_flight == 0);
     for (uint32_t i = 0; i < s->retained_count; i++) {
