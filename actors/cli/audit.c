@@ -1,5 +1,5 @@
-/* `troupe audit`: reads a run's records in order, hands each to the auditor's rules, prints what was
- * derived and every violation by name. */
+/* `troupe audit`: reads a run's records in order, hands each to the auditor's rules, prints what
+ * was derived and every violation by name. */
 #include "cli/audit_impl.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- the auditor ------------------------------------------------------------------------------------------ */
+/* --- the auditor ------------------------------------------------------------------------------ */
 
 tr_audit *
 tr_audit_new(tr_audit_fn violation, void *self)
@@ -136,7 +136,7 @@ tr_audit_end(tr_audit *a)
     audit_finish(a);
 }
 
-/* --- a run ---------------------------------------------------------------------------------------------------- */
+/* --- a run ------------------------------------------------------------------------------------ */
 
 struct report {
     tr_audit *audit;

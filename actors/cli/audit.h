@@ -1,6 +1,6 @@
-/* The auditor: re-derives a run's ledger, lags and exactly-once from its records alone. It has its own
- * reader of the journal and its own idea of the rules, and shares no code with the machines that wrote
- * the records (docs/design/0001-main-job.md says what they mean). */
+/* The auditor: re-derives a run's ledger, lags and exactly-once from its records alone. It has
+ * its own reader of the journal and its own idea of the rules, and shares no code with the
+ * machines that wrote the records (docs/design/0001-main-job.md says what they mean). */
 #ifndef TR_AUDIT_H
 #define TR_AUDIT_H
 
@@ -19,15 +19,15 @@ typedef struct tr_audit_options {
 } tr_audit_options;
 
 /* Audits the run in `run_dir` (journal, metrics.jsonl, samples.jsonl, checkpoint-N/) and prints the
- * result, each violation named with its group and step. Returns the number of violations, or -1 when
- * there is nothing to audit (*err says why). One thread. */
+ * result, each violation named with its group and step. Returns the number of violations, or -1
+ * when there is nothing to audit (*err says why). One thread. */
 int troupe_audit(
     const char *run_dir, FILE *out, const tr_audit_options *options, troupe_error *err);
 
 /* `troupe audit RUN [--json] [--dump] [--quick]`: 0 clean, 1 violations, 2 usage or no journal. */
 int troupe_cli_audit(int argc, char **argv);
 
-/* --- record by record, for the simulator and for tests ---------------------------------------------- */
+/* --- record by record, for the simulator and for tests ---------------------------------------- */
 
 typedef struct tr_audit tr_audit;
 

@@ -1,5 +1,5 @@
-/* Checkpoints against the journal: the manifest against the files, ledger.json against the snapshot that
- * the auditor derived when it was handed out. */
+/* Checkpoints against the journal: the manifest against the files, ledger.json against the
+ * snapshot that the auditor derived when it was handed out. */
 #include "cli/audit_impl.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@ enum {
 
 #define S(step) ((int64_t)(step))
 
-/* --- files ------------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------ */
 
 static FILE *
 open_in(const char *dir, const char *name)
@@ -55,10 +55,10 @@ parse_hex(const char *text, uint64_t *value)
     return true;
 }
 
-/* --- the manifest --------------------------------------------------------------------------------------------- */
+/* --- the manifest ----------------------------------------------------------------------------- */
 
-/* The whole file in memory would be simplest, but a checkpoint can be larger than that: files up to the
- * limit are hashed, larger ones only measured. */
+/* The whole file in memory would be simplest, but a checkpoint can be larger than that: files up
+ * to the limit are hashed, larger ones only measured. */
 static void
 check_file(tr_audit *a, const char *dir, const char *name, const json_t *entry, bool quick)
 {
@@ -91,7 +91,8 @@ check_file(tr_audit *a, const char *dir, const char *name, const json_t *entry, 
     }
 }
 
-/* False when the directory holds no complete checkpoint: one that was never finished is no fault. */
+/* False when the directory holds no complete checkpoint: one that was never finished is no
+ * fault. */
 static bool
 check_manifest(tr_audit *a, const char *dir, bool quick, uint64_t *digest)
 {
@@ -115,7 +116,7 @@ check_manifest(tr_audit *a, const char *dir, bool quick, uint64_t *digest)
     return there;
 }
 
-/* --- the ledger ------------------------------------------------------------------------------------------------ */
+/* --- the ledger ------------------------------------------------------------------------------- */
 
 static void
 differs(
@@ -189,7 +190,7 @@ check_ledger(tr_audit *a, const char *dir, uint64_t step)
     json_decref(root);
 }
 
-/* --- all of them ------------------------------------------------------------------------------------------------ */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static void
 check_durable(tr_audit *a, const char *dir, uint64_t step, uint64_t digest)

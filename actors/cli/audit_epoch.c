@@ -7,7 +7,7 @@
 #define G(group) ((int64_t)(group))
 #define S(step)  ((int64_t)(step))
 
-/* --- snapshots -------------------------------------------------------------------------------------------- */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
 const struct audit_snapshot *
 audit_find_snapshot(const tr_audit *a, uint64_t epoch, uint64_t step)
@@ -66,7 +66,7 @@ audit_snapshot_record(tr_audit *a, const struct audit_record *r)
     }
 }
 
-/* --- rollback ------------------------------------------------------------------------------------------------ */
+/* --- rollback --------------------------------------------------------------------------------- */
 
 /* The record's list of open groups against the snapshot that it goes back to. */
 static void
@@ -93,8 +93,8 @@ is_listed(const struct audit_record *r, uint64_t group, size_t *at)
     return *at < r->listed_count && r->listed[*at].group == group;
 }
 
-/* Groups of the list are open again with no sample; the others keep the end that they had before the
- * snapshot. What ended after it, or never, was open in it and must be listed. */
+/* Groups of the list are open again with no sample; the others keep the end that they had before
+ * the snapshot. What ended after it, or never, was open in it and must be listed. */
 static void
 restore_groups(tr_audit *a, const struct audit_record *r, uint64_t snapshot_at)
 {
@@ -171,7 +171,7 @@ audit_rolled_back(tr_audit *a, const struct audit_record *r)
     }
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void
 audit_ended_record(tr_audit *a, const struct audit_record *r)

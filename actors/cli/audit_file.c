@@ -1,5 +1,5 @@
-/* The journal's file: frames of [u32 length][u32 crc][body], little-endian, the CRC-32C of each body
- * continued from the one before. Written down here once more from the design note. */
+/* The journal's file: frames of [u32 length][u32 crc][body], little-endian, the CRC-32C of each
+ * body continued from the one before. Written down here once more from the design note. */
 #include "cli/audit_impl.h"
 
 #include <errno.h>

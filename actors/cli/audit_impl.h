@@ -1,7 +1,8 @@
 /* The inside of the auditor. audit_record.c decodes, audit_file.c reads the journal's file,
- * audit_ledger.c follows groups, audit_step.c steps and versions, audit_epoch.c snapshots and rollbacks,
- * audit_lines.c compares samples.jsonl and metrics.jsonl, audit_checkpoint.c the checkpoints, audit.c
- * prints. Everything here is plain arrays indexed by group and step: slow is fine, simple is not enough. */
+ * audit_ledger.c follows groups, audit_step.c steps and versions, audit_epoch.c snapshots and
+ * rollbacks, audit_lines.c compares samples.jsonl and metrics.jsonl, audit_checkpoint.c the
+ * checkpoints, audit.c prints. Everything here is plain arrays indexed by group and step: slow
+ * is fine, simple is not enough. */
 #ifndef TR_AUDIT_IMPL_H
 #define TR_AUDIT_IMPL_H
 
@@ -18,7 +19,7 @@ enum {
 
 #define AUDIT_NONE (-1) /* no group, no step */
 
-/* --- records ------------------------------------------------------------------------------------------ */
+/* --- records ---------------------------------------------------------------------------------- */
 
 enum audit_kind {
     AUDIT_RUN,
@@ -82,8 +83,8 @@ void audit_record_fini(struct audit_record *record);
 /* One JSON object and a newline. */
 void audit_dump(const struct audit_record *record, FILE *out);
 
-/* Reads a journal file: `body` is called for each whole record, `broken` for what is not one. False and
- * *err when it cannot be read at all. */
+/* Reads a journal file: `body` is called for each whole record, `broken` for what is not one.
+ * False and *err when it cannot be read at all. */
 struct audit_file_events {
     void (*body)(void *self, const void *body, size_t size);
     void (*broken)(void *self, uint64_t record, uint64_t offset, const char *what);
@@ -93,7 +94,7 @@ struct audit_file_events {
 
 bool audit_file_read(const char *path, struct audit_file_events *events, troupe_error *err);
 
-/* --- state --------------------------------------------------------------------------------------------- */
+/* --- state ------------------------------------------------------------------------------------ */
 
 enum audit_state {
     GROUP_VOID, /* never dispatched, or undone by a rollback */
@@ -227,7 +228,8 @@ void audit_ended_record(tr_audit *a, const struct audit_record *r);
 void audit_finish(tr_audit *a);
 const struct audit_snapshot *audit_find_snapshot(const tr_audit *a, uint64_t epoch, uint64_t step);
 
-/* audit_lines.c, audit_checkpoint.c: what lies beside the journal. A file that is not there is no fault. */
+/* audit_lines.c, audit_checkpoint.c: what lies beside the journal. A file that is not there is
+ * no fault. */
 void audit_samples(tr_audit *a, const char *run_dir, uint64_t *lines);
 void audit_metrics(tr_audit *a, const char *run_dir, uint64_t *lines);
 void audit_checkpoints(tr_audit *a, const char *run_dir, bool quick, uint64_t *count);

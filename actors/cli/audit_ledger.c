@@ -124,7 +124,7 @@ member_of(tr_audit *a, const struct audit_record *r, struct audit_group **group)
     return &(*group)->members[r->member];
 }
 
-/* --- dispatched --------------------------------------------------------------------------------------------- */
+/* --- dispatched ------------------------------------------------------------------------------- */
 
 /* The formula in exact integers: 1000 (dispatched - filtered - stale - failed) may not exceed
  * (mean_lag + 1000 (v + 1)) B, v the steps of the newest version that any source has applied. */
@@ -217,7 +217,7 @@ audit_dispatched(tr_audit *a, const struct audit_record *r)
     check_admission(a, r->group);
 }
 
-/* --- leased, sealed, staged --------------------------------------------------------------------------------- */
+/* --- leased, sealed, staged ------------------------------------------------------------------- */
 
 void
 audit_leased(tr_audit *a, const struct audit_record *r)
@@ -262,8 +262,8 @@ audit_leased(tr_audit *a, const struct audit_record *r)
     }
 }
 
-/* Spans as they must be: from unit 0, units and versions growing, inside the sample, by versions that were
- * published in this lineage. */
+/* Spans as they must be: from unit 0, units and versions growing, inside the sample, by versions
+ * that were published in this lineage. */
 static void
 check_spans(tr_audit *a, const struct audit_record *r, const struct audit_member *member)
 {
@@ -378,7 +378,7 @@ audit_staged(tr_audit *a, const struct audit_record *r)
     member->values[r->stage] = r->value;
 }
 
-/* --- ends ------------------------------------------------------------------------------------------------------ */
+/* --- ends ------------------------------------------------------------------------------------- */
 
 void
 audit_group_ended(tr_audit *a, const struct audit_record *r)

@@ -1,5 +1,5 @@
-/* samples.jsonl and metrics.jsonl against what the journal says. Lines that a resumed run moved aside are
- * in other files and not of the standing lineage. */
+/* samples.jsonl and metrics.jsonl against what the journal says. Lines that a resumed run moved
+ * aside are in other files and not of the standing lineage. */
 #include "cli/audit_impl.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ get_u64(const json_t *line, const char *key, uint64_t *value)
     return true;
 }
 
-/* --- samples.jsonl ------------------------------------------------------------------------------------------ */
+/* --- samples.jsonl ---------------------------------------------------------------------------- */
 
 static const char *
 state_name(enum audit_state state)
@@ -188,7 +188,8 @@ check_status(
 {
     const char *status = json_string_value(json_object_get(line, "status"));
     bool after = g->state == GROUP_OPEN || g->state == GROUP_TAKEN;
-    /* Lines are written before the commit: those of the step that a crash cut off may stand alone. */
+    /* Lines are written before the commit: those of the step that a crash cut off may stand
+     * alone. */
     if (after && !a->ended && step == a->step + 1) {
         return;
     }
@@ -268,7 +269,7 @@ audit_samples(tr_audit *a, const char *run_dir, uint64_t *lines)
     }
 }
 
-/* --- metrics.jsonl ------------------------------------------------------------------------------------------- */
+/* --- metrics.jsonl ---------------------------------------------------------------------------- */
 
 static void
 check_count(tr_audit *a, const json_t *line, uint64_t step, const char *key, uint64_t derived)

@@ -27,7 +27,7 @@ audit_record_fini(struct audit_record *r)
     *r = (struct audit_record){0};
 }
 
-/* --- decoding ------------------------------------------------------------------------------------------- */
+/* --- decoding --------------------------------------------------------------------------------- */
 
 /* Copies a string, cut to the room: reasons are for people. */
 static bool
@@ -221,7 +221,7 @@ audit_decode(const void *body, size_t size, struct audit_record *r)
     return read_fields(&in, r) && tr_reader_done(&in);
 }
 
-/* --- dumping ---------------------------------------------------------------------------------------------- */
+/* --- dumping ---------------------------------------------------------------------------------- */
 
 static void
 put_word(json_t *o, const char *key, uint64_t value)

@@ -1,5 +1,5 @@
-/* The auditor follows steps and versions: taken, committed, published, applied, durable; and derives each
- * step's lags and rewards from the sealed spans and the stages' values. */
+/* The auditor follows steps and versions: taken, committed, published, applied, durable; and
+ * derives each step's lags and rewards from the sealed spans and the stages' values. */
 #include "cli/audit_impl.h"
 
 #include <inttypes.h>
@@ -39,7 +39,7 @@ of_this_epoch(tr_audit *a, const struct audit_record *r)
     return true;
 }
 
-/* --- taken ------------------------------------------------------------------------------------------------ */
+/* --- taken ------------------------------------------------------------------------------------ */
 
 static uint64_t
 oldest_version(const tr_audit *a, const struct audit_group *g)
@@ -184,7 +184,7 @@ audit_taken(tr_audit *a, const struct audit_record *r)
     check_order(a, r);
 }
 
-/* --- committed ---------------------------------------------------------------------------------------------- */
+/* --- committed -------------------------------------------------------------------------------- */
 
 static uint32_t
 reward_stage(const tr_audit *a)
@@ -292,7 +292,7 @@ audit_committed(tr_audit *a, const struct audit_record *r)
     s->counters = a->counters;
 }
 
-/* --- versions -------------------------------------------------------------------------------------------------- */
+/* --- versions --------------------------------------------------------------------------------- */
 
 void
 audit_published(tr_audit *a, const struct audit_record *r)

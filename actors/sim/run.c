@@ -17,7 +17,7 @@ enum {
 
 #define SECOND UINT64_C(1000000000)
 
-/* --- what the actors share ------------------------------------------------------------------------------- */
+/* --- what the actors share -------------------------------------------------------------------- */
 
 void
 sim_violation(struct sim *sim, const char *kind, const char *format, ...)
@@ -73,13 +73,37 @@ sim_reward(uint64_t group, uint32_t member, uint32_t attempt)
     return (double)((group * 31 + member * 7 + attempt) % 1000) / 8;
 }
 
-/* --- records go to the auditor ------------------------------------------------------------------------------ */
+void
+sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger)
+{
+    sim->disk_step = step;
+    if (sim->job->run_dir == NULL) {
+        return;
+    }
+    tr_buf name = {0};
+    tr_buf temporary = {0};
+    tr_buf_printf(&name, "%s/ledger.json", sim->job->run_dir);
+    tr_buf_printf(&temporary, "%s.tmp", name.data);
+    FILE *file = fopen(temporary.data, "w");
+    bool ok = file != NULL && fputs(ledger, file) >= 0;
+    ok = file != NULL && fclose(file) == 0 && ok;
+    if (!ok || rename(temporary.data, name.data) != 0) {
+        sim_violation(sim, "disk", "cannot write %s", name.data);
+    }
+    tr_buf_fini(&name);
+    tr_buf_fini(&temporary);
+}
+
+/* --- records go to the auditor ---------------------------------------------------------------- */
 
 static void
 on_record(void *self, const troupe_record *record, uint64_t realtime_ns)
 {
     struct sim *sim = self;
     sim->records++;
+    if (sim->job->run_dir != NULL) {
+        return; /* there it is the file that is audited, over all lives */
+    }
     tr_buf_clear(&sim->record);
     troupe_record_encode(record, realtime_ns, &sim->record);
     tr_audit_record(sim->audit, sim->record.data, sim->record.size);
@@ -91,7 +115,7 @@ on_audit(void *self, const char *kind, int64_t group, int64_t step, const char *
     sim_violation(self, kind, "group %" PRId64 ", step %" PRId64 ": %s", group, step, text);
 }
 
-/* --- the world ---------------------------------------------------------------------------------------------- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 static const char *const stage_names[SIM_STAGES_MAX] = {"reward", "reference"};
 
@@ -105,11 +129,24 @@ coordinator_config(const struct sim_job *job)
     json_t *inner = json_pack("{s:n, s:I, s:I, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I}",
         "journal", "seed", (json_int_t)(job->seed & INT64_MAX), "rows", (json_int_t)97,
         "data_digest", "77", "groups_per_step", (json_int_t)job->groups_per_step, "group_size",
-        (json_int_t)job->group_size, "lease_s", 8.0, "stage_s", 3.0, "update_s", 2.0, "sink_s",
-        600.0, "lease_attempts", (json_int_t)12, "stage_tries", (json_int_t)6, "retained_steps",
+        (json_int_t)job->group_size, "lease_s", 4.0, "stage_s", 1.0, "update_s", 0.7, "sink_s",
+        600.0, "lease_attempts", (json_int_t)12, "stage_tries", (json_int_t)10, "retained_steps",
         (json_int_t)(job->checkpoint_every + 1));
     json_object_set_new(inner, "filter", json_string(job->filter ? "zero-variance" : "none"));
     json_object_set_new(inner, "worker_capacity", json_integer(4));
+    json_object_set_new(
+        inner, "steps", json_integer(job->known_steps ? (json_int_t)job->steps : 0));
+    if (job->run_dir != NULL) {
+        tr_buf path = {0};
+        tr_buf_printf(&path, "%s/journal", job->run_dir);
+        json_object_set_new(inner, "journal", json_string(path.data));
+        tr_buf_clear(&path);
+        tr_buf_printf(&path, "%s/ledger.json", job->run_dir);
+        json_object_set_new(inner, "resume", json_boolean(job->resume));
+        json_object_set_new(inner, "ledger",
+            job->resume && job->disk_step > 0 ? json_string(path.data) : json_null());
+        tr_buf_fini(&path);
+    }
     json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:f, s:s, s:f, s:s, s:[{s:s, s:s, s:s}], s:o}",
         "stream", "samples", "source", "rollout", "stages", stages, "sink", "policy", "mean_lag",
         (double)job->mean_lag_milli / 1000, "order", troupe_order_name(job->order), "window",
@@ -235,7 +272,7 @@ make_world(struct sim *sim)
     }
 }
 
-/* --- the two phases -------------------------------------------------------------------------------------------- */
+/* --- the two phases --------------------------------------------------------------------------- */
 
 static bool
 is_finished(void *self)
@@ -269,7 +306,9 @@ check_end(struct sim *sim)
         sim_violation(sim, "ledger", "%" PRIu64 " groups were trained in %" PRIu64 " steps of %u",
             c->trained, job->steps, job->groups_per_step);
     }
-    tr_audit_end(sim->audit);
+    if (job->run_dir == NULL) {
+        tr_audit_end(sim->audit);
+    }
 }
 
 static void
@@ -277,6 +316,10 @@ run_phases(struct sim *sim)
 {
     uint64_t begin = tr_world_now_ns(sim->world);
     tr_world_start(sim->world);
+    if (sim->job->kill_all_ns > 0) {
+        (void)tr_world_run(sim->world, begin + sim->job->kill_all_ns, is_finished, sim);
+        return;
+    }
     (void)tr_world_run(sim->world, begin + sim->job->chaos_ns, is_finished, sim);
     tr_world_heal(sim->world);
     uint64_t healed = tr_world_now_ns(sim->world);
@@ -296,18 +339,36 @@ run_phases(struct sim *sim)
     check_end(sim);
 }
 
+/* With the last process its last object goes: a daemon would sweep it, and so must the fini
+ * hooks. */
+static void
+check_memory(struct sim *sim)
+{
+    troupe_store_stats stats;
+    troupe_store_get_stats(sim->store, &stats);
+    if (stats.objects > 0) {
+        sim_violation(sim, "leak", "%" PRIu64 " objects outlive the job", stats.objects);
+    }
+}
+
 void
 sim_run(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *result)
 {
-    struct sim sim = {.job = job, .out = out, .verbose = verbose};
+    struct sim sim = {.job = job, .out = out, .verbose = verbose, .disk_step = job->disk_step};
     make_world(&sim);
     run_phases(&sim);
     *result = (struct sim_result){.events = tr_world_events(sim.world),
         .faults = tr_world_faults(sim.world),
         .violations = sim.violations,
         .hash = tr_world_hash(sim.world),
-        .steps = job->steps,
+        .finished = sim.finished,
+        .disk_step = sim.disk_step,
         .counters = sim.final};
+    for (int i = 0; i < tr_world_loops(sim.world); i++) {
+        tr_world_kill(sim.world, i);
+    }
+    check_memory(&sim);
+    result->violations = sim.violations;
     tr_world_free(sim.world);
     tr_audit_free(sim.audit);
     troupe_store_free(sim.store);

@@ -40,18 +40,21 @@ sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t 
         .workers = (uint32_t)upto(&rng, 1, 2),
         .groups_per_step = (uint32_t)upto(&rng, 1, 4),
         .group_size = (uint32_t)upto(&rng, 1, 4),
-        .steps = upto(&rng, 8, 32),
+        .steps = upto(&rng, 8, 40),
+        .known_steps = one_in(&rng, 2),
         .checkpoint_every = upto(&rng, 1, 4),
         .capacity = (uint32_t)upto(&rng, 2, 24),
-        .work_ns = upto(&rng, 5, 60) * MS,
-        .train_ns = upto(&rng, 1, 80) * MS,
+        .work_ns = upto(&rng, 5, 150) * MS,
+        .train_ns = upto(&rng, 1, 200) * MS,
         .score_ns = upto(&rng, 1, 20) * MS,
+        .patience_ns = upto(&rng, 200, 3000) * MS,
         .kill_sources = true,
         .kill_workers = true,
         .kill_sink = true,
-        .chaos_ns = upto(&rng, 1000, 12000) * MS,
+        .chaos_ns = upto(&rng, 2000, 20000) * MS,
         .faults = tr_faults_swarm(seed)};
     job->work_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 60) : 0;
+    job->work_hangs = one_in(&rng, 3) ? (uint32_t)upto(&rng, 0, 30) : 0;
     job->score_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
     job->verdict_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
     draw_policy(&rng, job);
@@ -59,7 +62,7 @@ sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t 
     job->filter = job->filter && job->stages > 0 && job->group_size > 1;
 }
 
-/* --- scenarios -------------------------------------------------------------------------------------------- */
+/* --- scenarios -------------------------------------------------------------------------------- */
 
 static void
 swarm(tr_rng *rng, struct sim_job *job)
@@ -72,7 +75,7 @@ quiet(tr_rng *rng, struct sim_job *job)
 {
     (void)rng;
     job->faults = (tr_faults){.delay_ns = MS};
-    job->work_fails = job->score_fails = job->verdict_fails = 0;
+    job->work_fails = job->work_hangs = job->score_fails = job->verdict_fails = 0;
 }
 
 static void

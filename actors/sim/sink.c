@@ -1,6 +1,6 @@
-/* A simulated policy: opens the stream, publishes, takes, checks everything that it was granted by its own
- * means, trains for a while, commits, saves a checkpoint now and then, finishes. Killed, it comes back and
- * goes on from where the coordinator says that it must. */
+/* A simulated policy: opens the stream, publishes, takes, checks everything that it was granted
+ * by its own means, trains for a while, commits, saves a checkpoint now and then, finishes.
+ * Killed, it comes back and goes on from where the coordinator says that it must. */
 #include "sim/sim.h"
 
 #include <troupe/ext/protocol.h>
@@ -76,14 +76,15 @@ later(troupe_ctx *ctx, troupe_timer_fn what)
     }
 }
 
-/* Sends a call whose answer is the next event of the sink's life; with no room now, a little later. */
+/* Sends a call whose answer is the next event of the sink's life; with no room now, a little
+ * later. */
 static void
 ask(troupe_ctx *ctx, const char *method, troupe_args *args, troupe_answer_fn next,
     troupe_timer_fn again)
 {
     struct sink *s = troupe_state(ctx);
-    if (troupe_call_send(ctx, s->stream, method, args, .on_answer = next, .retry = true) !=
-        TROUPE_OK) {
+    if (troupe_call_send(ctx, s->stream, method, args, .on_answer = next, .retry = true,
+            .deadline_ns = s->sim->job->patience_ns) != TROUPE_OK) {
         later(ctx, again);
     }
     troupe_args_fini(args);
@@ -108,7 +109,7 @@ again(troupe_ctx *ctx, troupe_answer *answer, troupe_timer_fn what, const char *
     return true;
 }
 
-/* --- open, publish ----------------------------------------------------------------------------------------- */
+/* --- open, publish ---------------------------------------------------------------------------- */
 
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -185,7 +186,7 @@ publish(troupe_ctx *ctx, void *user)
     ask(ctx, TROUPE_METHOD_PUBLISH, &args, published, publish);
 }
 
-/* --- take: everything is checked again ------------------------------------------------------------------------ */
+/* --- take: everything is checked again -------------------------------------------------------- */
 
 struct granted_member {
     uint64_t attempt;
@@ -332,7 +333,7 @@ take(troupe_ctx *ctx, void *user)
     ask(ctx, TROUPE_METHOD_TAKE, &args, taken, take);
 }
 
-/* --- commit, durable, finish ------------------------------------------------------------------------------------ */
+/* --- commit, durable, finish ------------------------------------------------------------------ */
 
 static bool
 read_counters(troupe_answer *answer, troupe_counters *c)
@@ -364,7 +365,7 @@ committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
     s->step++;
     bool last = s->step >= s->sim->job->steps;
     if (last || s->step % s->sim->job->checkpoint_every == 0) {
-        s->sim->disk_step = s->step; /* written, renamed, synced */
+        sim_checkpoint(s->sim, s->step, troupe_arg_str(answer, 1));
         durable(ctx, NULL);
     } else {
         publish(ctx, NULL);
@@ -436,7 +437,9 @@ finished(troupe_ctx *ctx, troupe_answer *answer, void *user)
 static void
 finish(troupe_ctx *ctx, void *user)
 {
+    struct sink *s = troupe_state(ctx);
     (void)user;
+    s->sim->ending = true;
     troupe_args args = {0};
     troupe_args_str(&args, "all steps done");
     ask(ctx, TROUPE_METHOD_FINISH, &args, finished, finish);

@@ -1,6 +1,6 @@
-/* A simulated source: takes leases, makes each member after a while with a heavy tail, stamps it with the
- * versions that it held, seals it and sends it until it is answered. It flips to new weights between two
- * of its steps, and checks that their bytes are there when it does. */
+/* A simulated source: takes leases, makes each member after a while with a heavy tail, stamps it
+ * with the versions that it held, seals it and sends it until it is answered. It flips to new
+ * weights between two of its steps, and checks that their bytes are there when it does. */
 #include "sim/sim.h"
 
 #include <troupe/ext/protocol.h>
@@ -43,8 +43,10 @@ struct source {
     uint64_t epoch;
     bool has_version;
     uint64_t version;
+    troupe_object weights;
     troupe_call *update; /* the newest one, answered at the flip */
     uint64_t update_version;
+    troupe_object update_object;
     struct work works[WORKS_MAX];
 };
 
@@ -103,7 +105,7 @@ source_fini(troupe_ctx *ctx)
     }
 }
 
-/* --- sampling ------------------------------------------------------------------------------------------ */
+/* --- sampling --------------------------------------------------------------------------------- */
 
 static void
 sealed_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -150,8 +152,9 @@ send_sealed(troupe_ctx *ctx, struct work *work)
         troupe_args_u64(&args, work->spans[i].unit);
         troupe_args_u64(&args, work->spans[i].version);
     }
-    troupe_status status = troupe_call_send(ctx, s->stream, TROUPE_METHOD_SEALED, &args,
-        .on_answer = sealed_answered, .user = work, .retry = true);
+    troupe_status status =
+        troupe_call_send(ctx, s->stream, TROUPE_METHOD_SEALED, &args, .on_answer = sealed_answered,
+            .user = work, .retry = true, .deadline_ns = s->sim->job->patience_ns);
     troupe_args_fini(&args);
     if (status != TROUPE_OK) {
         (void)!troupe_timer_start(ctx, AGAIN_NS, sealed_again, work, NULL);
@@ -184,6 +187,18 @@ stamp(const struct source *s, struct work *work, uint64_t word)
     }
 }
 
+/* The version that a source samples with is never let go, but at the end of the job. */
+static void
+check_held(troupe_ctx *ctx, struct source *s)
+{
+    if (troupe_object_hold(troupe_ctx_store(ctx), s->weights, NULL, NULL) == TROUPE_OK) {
+        (void)troupe_object_release(troupe_ctx_store(ctx), s->weights);
+    } else if (!s->sim->ending) {
+        sim_violation(s->sim, "weights-retired-in-use",
+            "version %" PRIu64 " was let go while it was sampled with", s->version);
+    }
+}
+
 static void
 worked(troupe_ctx *ctx, void *user)
 {
@@ -194,6 +209,7 @@ worked(troupe_ctx *ctx, void *user)
         report_failure(ctx, work);
         return;
     }
+    check_held(ctx, s);
     stamp(s, work, word);
     int32_t ids[UNITS_MAX];
     for (uint64_t i = 0; i < work->units; i++) {
@@ -220,7 +236,7 @@ worked(troupe_ctx *ctx, void *user)
     send_sealed(ctx, work);
 }
 
-/* --- leases ----------------------------------------------------------------------------------------------- */
+/* --- leases ----------------------------------------------------------------------------------- */
 
 static void
 drop_work(troupe_ctx *ctx, struct work *work)
@@ -267,6 +283,9 @@ begin_work(troupe_ctx *ctx, const struct work *what)
         work->state = WORK_RUNNING;
         work->began = s->version;
         uint64_t word = sim_word(s->sim, work->group, work->member, work->attempt);
+        if (sim_chance(~word, s->sim->job->work_hangs)) {
+            return true; /* nothing comes of it until the lease expires */
+        }
         if (troupe_timer_start(ctx, sim_tail(word, s->sim->job->work_ns), worked, work,
                 &work->timer) == TROUPE_OK) {
             return true;
@@ -328,7 +347,7 @@ cancel(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- weights ------------------------------------------------------------------------------------------------ */
+/* --- weights ---------------------------------------------------------------------------------- */
 
 static void
 flip(troupe_ctx *ctx, void *user)
@@ -337,6 +356,7 @@ flip(troupe_ctx *ctx, void *user)
     (void)user;
     if (s->update != NULL) {
         s->version = s->update_version;
+        s->weights = s->update_object;
         s->has_version = true;
         (void)troupe_reply(s->update, NULL);
         s->update = NULL;
@@ -398,6 +418,7 @@ update(troupe_ctx *ctx, troupe_call *call)
     }
     s->update = troupe_defer(call);
     s->update_version = version;
+    s->update_object = object;
     uint64_t delay = 1 + sim_word(s->sim, version, (uint64_t)troupe_self_replica(ctx), 7) % FLIP_NS;
     if (troupe_timer_start(ctx, delay, flip, NULL, NULL) != TROUPE_OK) {
         flip(ctx, NULL);

@@ -1,9 +1,9 @@
-/* Admission: how far the source may run ahead of the trainer on average. Kept apart from the stream so
- * that the formula stands alone, beside its test.
+/* Admission: how far the source may run ahead of the trainer on average. Kept apart from the stream
+ * so that the formula stands alone, beside its test.
  *
- * By Little's law the mean lag in versions is the mean number of groups in the system divided by the
- * groups of a step; the formula bounds the former. It does not bound the lag of a straggler: that is
- * the hard bound's work (bound.c). */
+ * By Little's law the mean lag in versions is the mean number of groups in the system divided by
+ * the groups of a step; the formula bounds the former. It does not bound the lag of a straggler:
+ * that is the hard bound's work (bound.c). */
 #include <troupe/ext/ledger.h>
 
 bool

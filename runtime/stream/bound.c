@@ -1,6 +1,6 @@
-/* The hard staleness bound, tested where a batch is used. It shares no code with the machine that granted
- * the batch (take.c): it starts from the spans alone and looks at units, where the machine compares one
- * stored head version. The first is an assertion of the second. */
+/* The hard staleness bound, tested where a batch is used. It shares no code with the machine
+ * that granted the batch (take.c): it starts from the spans alone and looks at units, where the
+ * machine compares one stored head version. The first is an assertion of the second. */
 #include <troupe/ext/base.h>
 #include <troupe/ext/ledger.h>
 

@@ -1,4 +1,5 @@
-/* The coordinator's life, its records, its timer; the messages are in the other files of that name. */
+/* The coordinator's life, its records, its timer; the messages are in the other files of that
+ * name. */
 #include "stream/coordinator.h"
 
 #include <troupe/ext/host.h>
@@ -15,7 +16,7 @@ enum {
     LEDGER_BYTES_MAX = 256 << 20,
 };
 
-/* --- records ------------------------------------------------------------------------------------------ */
+/* --- records ---------------------------------------------------------------------------------- */
 
 void
 tr_coordinator_record(struct tr_coordinator *c, const troupe_record *record)
@@ -57,8 +58,8 @@ tr_coordinator_refuses(struct tr_coordinator *c, troupe_call *call)
     return true;
 }
 
-/* GONE and FULL in an answer are words of the actor layer (that incarnation is no more, its mailbox is
- * full), upon which a call is sent again; what the machines mean by them is final. */
+/* GONE and FULL in an answer are words of the actor layer (that incarnation is no more, its
+ * mailbox is full), upon which a call is sent again; what the machines mean by them is final. */
 void
 tr_coordinator_answer(troupe_call *call, troupe_status status, const char *what)
 {
@@ -80,7 +81,7 @@ tr_coordinator_release(struct tr_coordinator *c, uint64_t object)
     TR_ASSERT(status == TROUPE_OK);
 }
 
-/* --- notes ---------------------------------------------------------------------------------------------- */
+/* --- notes ------------------------------------------------------------------------------------ */
 
 struct tr_note *
 tr_note_new(struct tr_coordinator *c, enum tr_note_kind kind)
@@ -148,7 +149,7 @@ tr_note_again(struct tr_coordinator *c, struct tr_note *note)
     }
 }
 
-/* --- effects -------------------------------------------------------------------------------------------- */
+/* --- effects ---------------------------------------------------------------------------------- */
 
 static void
 stream_effect(void *self, const troupe_effect *e)
@@ -214,7 +215,7 @@ weights_effect(void *self, const troupe_weights_effect *e)
     }
 }
 
-/* --- time ---------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static void
 timer_fired(troupe_ctx *ctx, void *user)
@@ -249,7 +250,7 @@ tr_coordinator_settle(struct tr_coordinator *c)
     }
 }
 
-/* --- making it ------------------------------------------------------------------------------------------ */
+/* --- making it -------------------------------------------------------------------------------- */
 
 static troupe_status
 make_role(troupe_ctx *ctx, const char *name, struct tr_role *role, troupe_error *err)

@@ -1,9 +1,10 @@
-/* The coordinator: the actor around the machines of a stream. It turns messages into events and effects
- * into messages; every decision is the machines'. One per declared stream, under the stream's name
- * (ext/protocol.h says what it and the roles tell each other).
+/* The coordinator: the actor around the machines of a stream. It turns messages into events and
+ * effects into messages; every decision is the machines'. One per declared stream, under the
+ * stream's name (ext/protocol.h says what it and the roles tell each other).
  *
- * Order is the whole of its duty: a record is in the journal before anything that follows from it leaves
- * this actor. When the journal fails nothing leaves any more, and whoever asks is told why. */
+ * Order is the whole of its duty: a record is in the journal before anything that follows from
+ * it leaves this actor. When the journal fails nothing leaves any more, and whoever asks is told
+ * why. */
 #ifndef TR_STREAM_COORDINATOR_H
 #define TR_STREAM_COORDINATOR_H
 
@@ -24,6 +25,7 @@ struct tr_coordinator_config {
     uint64_t worker_capacity;
     uint64_t update_ns;
     uint64_t sink_ns;
+    uint64_t waste_max;
     troupe_stream_options stream; /* names in it are owned here */
     bool filter_zero_variance;
 };
@@ -55,8 +57,8 @@ enum tr_note_kind {
     TR_NOTE_RETIRED,
 };
 
-/* What the coordinator must remember of a call that it has sent, or will send again in a moment because
- * there was no room: one of the effects, flat. */
+/* What the coordinator must remember of a call that it has sent, or will send again in a moment
+ * because there was no room: one of the effects, flat. */
 struct tr_note {
     struct tr_note *next;
     struct tr_note *previous;
@@ -86,6 +88,8 @@ struct tr_coordinator {
     troupe_call *take; /* deferred */
     troupe_call *finish;
     uint32_t retired_open;
+    uint64_t wasted; /* groups that ended without the sink since the last commit */
+    bool finishing;
     bool ended;
 
     /* The answer to the last commit, for when it is asked again, and the ledger in it. */
@@ -104,7 +108,8 @@ struct tr_coordinator {
 };
 
 /* coordinator.c */
-/* To be called at the end of every entry into the actor: arms the timer for the machines' deadlines. */
+/* To be called at the end of every entry into the actor: arms the timer for the machines'
+ * deadlines. */
 void tr_coordinator_settle(struct tr_coordinator *c);
 /* Replies with the journal's failure and returns true when there is one. */
 bool tr_coordinator_refuses(struct tr_coordinator *c, troupe_call *call);

@@ -1,5 +1,5 @@
-/* The coordinator's config: what the graph declares of the stream, and inside it the program's own object
- * "config". Every mistake names its key. */
+/* The coordinator's config: what the graph declares of the stream, and inside it the program's
+ * own object "config". Every mistake names its key. */
 #include "stream/coordinator.h"
 
 #include <jansson.h>
@@ -15,6 +15,7 @@ enum {
     STAGE_TRIES = 3,
     RETAINED_STEPS = 1000,
     WORKER_CAPACITY = 64,
+    WASTE_STEPS = 100,
     UPDATE_S = 60,
     SINK_S = 30,
     SECONDS_MAX = 100000,
@@ -194,8 +195,9 @@ get_program_part(struct reading *r, struct tr_coordinator_config *c)
     o->lease_attempts = (uint32_t)get_u64(r, "lease_attempts", LEASE_ATTEMPTS, 1u << 20);
     o->stage_tries = (uint32_t)get_u64(r, "stage_tries", STAGE_TRIES, 1u << 20);
     o->retained_steps = (uint32_t)get_u64(r, "retained_steps", RETAINED_STEPS, 1u << 24);
-    o->steps = get_u64(r, "steps", 0, INT64_MAX);
     c->worker_capacity = get_u64(r, "worker_capacity", WORKER_CAPACITY, 1u << 20);
+    o->steps = get_u64(r, "steps", 0, INT64_MAX);
+    c->waste_max = get_u64(r, "waste_max", WASTE_STEPS * (uint64_t)o->groups_per_step, INT64_MAX);
     c->update_ns = get_seconds(r, "update_s", UPDATE_S);
     c->sink_ns = get_seconds(r, "sink_s", SINK_S);
     c->journal = copy_of(get_text(r, "journal", NULL));

@@ -1,6 +1,6 @@
-/* The coordinator and its sink: open, publish, take, commit, durable, finish. Only the incarnation that
- * opened the stream last is heard; a new one that opens it means that the old one is dead, and the stream
- * goes back to the newest durable ledger. */
+/* The coordinator and its sink: open, publish, take, commit, durable, finish. Only the
+ * incarnation that opened the stream last is heard; a new one that opens it means that the old
+ * one is dead, and the stream goes back to the newest durable ledger. */
 #include "stream/coordinator.h"
 
 #include <troupe/ext/protocol.h>
@@ -34,7 +34,7 @@ args_counters(troupe_args *args, const troupe_counters *n)
     }
 }
 
-/* --- open ---------------------------------------------------------------------------------------------------- */
+/* --- open ------------------------------------------------------------------------------------- */
 
 static bool
 is_sink(struct tr_coordinator *c, troupe_ref caller)
@@ -103,7 +103,7 @@ tr_sink_open(troupe_ctx *ctx, troupe_call *call)
     tr_coordinator_settle(c);
 }
 
-/* --- publish --------------------------------------------------------------------------------------------------- */
+/* --- publish ---------------------------------------------------------------------------------- */
 
 void
 tr_sink_publish(troupe_ctx *ctx, troupe_call *call)
@@ -143,7 +143,7 @@ tr_sink_publish(troupe_ctx *ctx, troupe_call *call)
     tr_coordinator_settle(c);
 }
 
-/* --- take -------------------------------------------------------------------------------------------------------- */
+/* --- take ------------------------------------------------------------------------------------- */
 
 static void
 args_stage(troupe_args *args, const troupe_stage_value *value)
@@ -230,7 +230,7 @@ tr_sink_grant(struct tr_coordinator *c)
     }
 }
 
-/* --- commit ------------------------------------------------------------------------------------------------------ */
+/* --- commit ----------------------------------------------------------------------------------- */
 
 struct verdicts {
     troupe_verdict *list;
@@ -364,7 +364,8 @@ reply_commit(struct tr_coordinator *c, troupe_call *call, const troupe_counters 
     troupe_args_fini(&args);
 }
 
-/* The newest version is the one that the batch was taken with: none passes between take and commit. */
+/* The newest version is the one that the batch was taken with: none passes between take and
+ * commit. */
 static troupe_status
 commit(struct tr_coordinator *c, uint64_t step, const struct verdicts *v, bool snapshot,
     troupe_counters *counters)
@@ -377,6 +378,7 @@ commit(struct tr_coordinator *c, uint64_t step, const struct verdicts *v, bool s
         return status;
     }
     c->commit_step = step;
+    c->wasted = 0;
     memcpy(c->commit_lags, lags, sizeof lags);
     tr_free(c->commit_json);
     c->commit_json = NULL;
@@ -415,7 +417,7 @@ tr_sink_commit(troupe_ctx *ctx, troupe_call *call)
     tr_coordinator_settle(c);
 }
 
-/* --- durable ----------------------------------------------------------------------------------------------------- */
+/* --- durable ---------------------------------------------------------------------------------- */
 
 void
 tr_sink_durable(troupe_ctx *ctx, troupe_call *call)
@@ -453,7 +455,7 @@ tr_sink_durable(troupe_ctx *ctx, troupe_call *call)
     tr_coordinator_settle(c);
 }
 
-/* --- groups that end without the sink ------------------------------------------------------------------------------ */
+/* --- groups that end without the sink --------------------------------------------------------- */
 
 static void
 retired_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -502,11 +504,29 @@ status_of(troupe_record_kind kind)
                                           : "failed";
 }
 
+/* A role that fails at everything, or a filter that keeps nothing, would go through the prompts
+ * for ever at the speed of messages. The run ends instead, with the reason of the last group. */
+static void
+count_waste(struct tr_coordinator *c, const troupe_record *record)
+{
+    if (c->finishing || c->broken != TROUPE_OK || ++c->wasted <= c->config.waste_max) {
+        return;
+    }
+    c->broken = troupe_fail(&c->why, TROUPE_FAILED,
+        "%llu groups ended without being trained on since step %llu, the last one %s: %s; mend "
+        "what "
+        "fails, or raise waste_max",
+        (unsigned long long)c->wasted, (unsigned long long)troupe_stream_step(c->stream),
+        status_of(record->kind), record->reason);
+    troupe_log(c->ctx, "%s", c->why.text);
+}
+
 void
 tr_sink_retired(struct tr_coordinator *c, const troupe_effect *e)
 {
     uint32_t size = c->config.stream.group_size;
-    if (!c->sink_open) {
+    count_waste(c, e->record);
+    if (!c->sink_open || c->broken != TROUPE_OK) {
         return;
     }
     struct tr_note *note = tr_note_new(c, TR_NOTE_RETIRED);
@@ -535,7 +555,7 @@ tr_sink_retired(struct tr_coordinator *c, const troupe_effect *e)
     }
 }
 
-/* --- finish -------------------------------------------------------------------------------------------------------- */
+/* --- finish ----------------------------------------------------------------------------------- */
 
 void
 tr_sink_check_finished(struct tr_coordinator *c)
@@ -565,6 +585,7 @@ tr_sink_finish(troupe_ctx *ctx, troupe_call *call)
         (void)troupe_reply_error(c->take, TROUPE_STOPPED, "the stream was finished");
         c->take = NULL;
     }
+    c->finishing = true;
     (void)troupe_stream_stop(c->stream, troupe_now_ns(ctx), reason);
     troupe_weights_stop(c->weights, troupe_now_ns(ctx));
     if (!tr_coordinator_sync(c)) {

@@ -83,10 +83,11 @@ tr_source_announced(troupe_ctx *ctx, troupe_call *call)
     tr_coordinator_settle(c);
 }
 
-/* --- leases out ------------------------------------------------------------------------------------------ */
+/* --- leases out ------------------------------------------------------------------------------- */
 
-/* No room there, or here: the same lease once more, while it is the current one. A refusal for good is a
- * failure of every member; silence and death are the machine's and the directory's to notice. */
+/* No room there, or here: the same lease once more, while it is the current one. A refusal for
+ * good is a failure of every member; silence and death are the machine's and the directory's to
+ * notice. */
 static void
 lease_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
@@ -155,7 +156,7 @@ tr_source_cancel(struct tr_coordinator *c, const troupe_effect *e)
     troupe_args_fini(&args);
 }
 
-/* --- weights out ------------------------------------------------------------------------------------------ */
+/* --- weights out ------------------------------------------------------------------------------ */
 
 static void
 update_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -206,7 +207,7 @@ tr_source_update(struct tr_coordinator *c, struct tr_note *note)
     }
 }
 
-/* --- members in ------------------------------------------------------------------------------------------ */
+/* --- members in ------------------------------------------------------------------------------- */
 
 /* Argument 9: array of [unit, version]; the result is allocated. */
 static bool

@@ -1,6 +1,6 @@
-/* The coordinator and its stages: one call per sample, its answer becomes a field of the sample. A tensor
- * comes by value and is sealed here as a sample with the one tensor "value", so that the sink reads it
- * like any other object. */
+/* The coordinator and its stages: one call per sample, its answer becomes a field of the sample.
+ * A tensor comes by value and is sealed here as a sample with the one tensor "value", so that
+ * the sink reads it like any other object. */
 #include "stream/coordinator.h"
 
 #include <troupe/ext/protocol.h>
@@ -93,8 +93,8 @@ take_value(struct tr_coordinator *c, struct tr_note *note, troupe_answer *answer
     tr_note_free(c, note);
 }
 
-/* An error is no number: the machine asks again, then fails the group. Of a death it learns from the
- * directory, which also says who came after. */
+/* An error is no number: the machine asks again, then fails the group. Of a death it learns from
+ * the directory, which also says who came after. */
 static void
 score_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {

@@ -1,8 +1,9 @@
-/* What concerns the whole ledger: the snapshot of a checkpoint, the rollback to one, the end of the run.
+/* What concerns the whole ledger: the snapshot of a checkpoint, the rollback to one, the end of the
+ * run.
  *
- * A rollback to step N voids all that came after the snapshot of N. Groups open in the snapshot are open
- * again, with no sample: those sampled since belong to weights that no longer exist, and the version
- * jumps so far that the hard bound would refuse them. */
+ * A rollback to step N voids all that came after the snapshot of N. Groups open in the snapshot
+ * are open again, with no sample: those sampled since belong to weights that no longer exist,
+ * and the version jumps so far that the hard bound would refuse them. */
 #include "stream/machine.h"
 
 void
@@ -28,7 +29,8 @@ troupe_stream_snapshot(troupe_stream *s, troupe_ledger *ledger)
     }
     for (uint32_t i = 0; i < s->open_count; i++) {
         const struct tr_group *g = &s->groups[s->open[i]];
-        /* A group restored by a rollback and not yet leased again has used no attempt of its own. */
+        /* A group restored by a rollback and not yet leased again has used no attempt of its
+         * own. */
         uint32_t last = g->next_attempt > 0 ? g->next_attempt - 1 : 0;
         ledger->open[i] =
             (troupe_ledger_group){.group = g->view.group, .item = g->view.item, .attempt = last};
@@ -42,7 +44,7 @@ troupe_stream_snapshot(troupe_stream *s, troupe_ledger *ledger)
                             .next_group = s->next_group});
 }
 
-/* --- rollback ---------------------------------------------------------------------------------------- */
+/* --- rollback --------------------------------------------------------------------------------- */
 
 static troupe_status
 ledger_fits(const troupe_stream *s, const troupe_ledger *l, troupe_error *err)
@@ -86,8 +88,8 @@ record_rolled_back(troupe_stream *s, const troupe_ledger *ledger)
                             .group_count = ledger->open_count});
 }
 
-/* Samples of steps that the checkpoint covers are released by the book, the others are let go: their
- * groups are void. */
+/* Samples of steps that the checkpoint covers are released by the book, the others are let go:
+ * their groups are void. */
 static void
 drop_retained(troupe_stream *s, uint64_t durable_step)
 {
@@ -180,7 +182,7 @@ troupe_stream_rollback(troupe_stream *s, uint64_t now_ns, const troupe_ledger *l
     return tr_stream_leave(s, TROUPE_OK);
 }
 
-/* --- the end ------------------------------------------------------------------------------------------ */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 troupe_status
 troupe_stream_stop(troupe_stream *s, uint64_t now_ns, const char *reason)

@@ -1,5 +1,5 @@
-/* The table of open groups: slots sized at creation, an array of them sorted by group id. Ids grow with
- * dispatch, so adding is appending; what is removed lies near the front. */
+/* The table of open groups: slots sized at creation, an array of them sorted by group id. Ids
+ * grow with dispatch, so adding is appending; what is removed lies near the front. */
 #include "stream/machine.h"
 
 #include <string.h>

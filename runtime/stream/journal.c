@@ -1,9 +1,11 @@
-/* The journal's file. Each record is one write of [u32 length][u32 crc][body], little-endian, the CRC
- * continued from the record before, so that a removed, repeated or reordered record breaks the chain.
+/* The journal's file. Each record is one write of [u32 length][u32 crc][body], little-endian, the
+ * CRC continued from the record before, so that a removed, repeated or reordered record breaks the
+ * chain.
  *
- * A process that is killed loses nothing that was written; a machine that stops may lose what was not
- * synced, and leaves then either a short record or zeros at the end. Both are cut when the run goes on:
- * nothing that depends on them had been acknowledged. Whatever else does not fit is corruption. */
+ * A process that is killed loses nothing that was written; a machine that stops may lose what
+ * was not synced, and leaves then either a short record or zeros at the end. Both are cut when
+ * the run goes on: nothing that depends on them had been acknowledged. Whatever else does not
+ * fit is corruption. */
 #include "stream/journal_file.h"
 
 #include <errno.h>
@@ -162,8 +164,8 @@ write_all(int fd, const char *bytes, size_t size)
     return true;
 }
 
-/* A record that is there in part would be taken for a torn end by the next run, which is right, but not by
- * our own next append; so it is cut away now. */
+/* A record that is there in part would be taken for a torn end by the next run, which is right,
+ * but not by our own next append; so it is cut away now. */
 static void
 cut_back(troupe_journal *j)
 {
@@ -209,7 +211,8 @@ troupe_journal_sync(troupe_journal *j, troupe_error *err)
             err, j->broken, "%s: the journal failed before; resume the run", j->path);
     }
     if (fdatasync(j->fd) != 0) {
-        /* What the kernel could not write it may have dropped: nothing after this can be trusted. */
+        /* What the kernel could not write it may have dropped: nothing after this can be
+         * trusted. */
         j->broken = fail_io(err, j->path, "sync");
         return j->broken;
     }

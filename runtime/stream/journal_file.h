@@ -1,5 +1,5 @@
-/* The journal's file as its two halves see it: journal.c writes, journal_scan.c reads it for the run that
- * goes on. (The auditor has a reader of its own, which shares nothing with these.) */
+/* The journal's file as its two halves see it: journal.c writes, journal_scan.c reads it for the
+ * run that goes on. (The auditor has a reader of its own, which shares nothing with these.) */
 #ifndef TR_STREAM_JOURNAL_FILE_H
 #define TR_STREAM_JOURNAL_FILE_H
 

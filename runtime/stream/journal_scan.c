@@ -1,5 +1,6 @@
-/* Reads an existing journal for the run that continues it: is it whole, is it of the same run, which were
- * the last epoch and version. It does not judge the events; that is the auditor's work. */
+/* Reads an existing journal for the run that continues it: is it whole, is it of the same run,
+ * which were the last epoch and version. It does not judge the events; that is the auditor's
+ * work. */
 #include "stream/journal_file.h"
 
 #include <troupe/ext/wire.h>
@@ -58,7 +59,7 @@ get_u32(const char *at)
     return value;
 }
 
-/* --- what a record says ------------------------------------------------------------------------------ */
+/* --- what a record says ----------------------------------------------------------------------- */
 
 static troupe_status
 differs(const struct scanning *s, const char *key, uint64_t theirs, uint64_t ours)
@@ -168,7 +169,7 @@ read_body(struct scanning *s)
     return note(s, kind, &r);
 }
 
-/* --- the file ---------------------------------------------------------------------------------------- */
+/* --- the file --------------------------------------------------------------------------------- */
 
 /* True when only zeros follow: the file was made longer, the bytes never came. */
 static bool

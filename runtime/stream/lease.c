@@ -1,13 +1,13 @@
 /* Sources: who is up, what they may be leased, what they seal.
  *
- * A lease is (group, attempt, set of members) at one source. An attempt number belongs to one lease, so
- * it alone fences late messages. When a source dies, a lease expires or a member fails, sealed members
- * stay and the missing ones are leased again under the group's next attempt.
+ * A lease is (group, attempt, set of members) at one source. An attempt number belongs to one
+ * lease, so it alone fences late messages. When a source dies, a lease expires or a member fails,
+ * sealed members stay and the missing ones are leased again under the group's next attempt.
  *
- * Admission is tested against the version that the receiving source itself has applied: the newest of
- * them opens the door for all, but a source that is a version behind may not sample groups that only
- * the newer version admits, or in-order consumption would exceed its lag by construction (and sync mode,
- * where both limits are 0, would throw every such group away). */
+ * Admission is tested against the version that the receiving source itself has applied: the
+ * newest of them opens the door for all, but a source that is a version behind may not sample
+ * groups that only the newer version admits, or in-order consumption would exceed its lag by
+ * construction (and sync mode, where both limits are 0, would throw every such group away). */
 #include "stream/machine.h"
 
 #include <inttypes.h>
@@ -28,12 +28,14 @@ may_sample(const troupe_stream *s, const struct tr_peer *source)
 static bool
 has_room(const struct tr_peer *source, uint32_t members, uint32_t limit)
 {
-    /* An idle source may always have one lease, or a group larger than its capacity never started. */
+    /* An idle source may always have one lease, or a group larger than its capacity never
+     * started. */
     return source->load == 0 || source->load + members <= limit;
 }
 
-/* No source may hold more than its even share of the open groups: the first to apply a version would
- * otherwise be leased everything that the version admits, a moment before the others apply it too. */
+/* No source may hold more than its even share of the open groups: the first to apply a version
+ * would otherwise be leased everything that the version admits, a moment before the others apply
+ * it too. */
 static uint32_t
 share_of(const troupe_stream *s)
 {
@@ -46,23 +48,16 @@ share_of(const troupe_stream *s)
     return members > UINT32_MAX ? UINT32_MAX : (uint32_t)members;
 }
 
-/* How many groups that count may have been dispatched for a source with these weights to get another:
- * what admission says, and never more than the run can still train. */
+/* What the formula says for a source with these weights. */
 static uint64_t
 admission_limit(const troupe_stream *s, const struct tr_peer *source)
 {
-    uint64_t limit = troupe_admission_limit(
+    return troupe_admission_limit(
         s->opt.mean_lag_milli, steps_of(s, source->applied), s->opt.groups_per_step);
-    uint64_t needed = UINT64_MAX;
-    if (s->opt.steps > 0 &&
-        __builtin_mul_overflow(s->opt.steps, (uint64_t)s->opt.groups_per_step, &needed)) {
-        needed = UINT64_MAX;
-    }
-    return TR_MIN(limit, needed);
 }
 
-/* The least loaded source that may sample `members` of a group with this floor, or NULL. For a group not
- * yet dispatched (`admit`) the source's own version must admit it. */
+/* The least loaded source that may sample `members` of a group with this floor, or NULL. For a
+ * group not yet dispatched (`admit`) the source's own version must admit it. */
 static struct tr_peer *
 choose_source(troupe_stream *s, uint32_t members, uint64_t floor, bool admit)
 {
@@ -152,11 +147,23 @@ lease_missing(troupe_stream *s)
     }
 }
 
+/* Groups that may be open: what admission makes room for, and no more than the steps to come can
+ * take. */
+static uint64_t
+open_limit(const troupe_stream *s)
+{
+    if (s->opt.steps == 0) {
+        return s->open_max;
+    }
+    uint64_t left = s->opt.steps > s->step ? s->opt.steps - s->step : 0;
+    return left > s->open_max ? s->open_max : TR_MIN(left * s->opt.groups_per_step, s->open_max);
+}
+
 /* All the capacity at once: a version that opens B slots must not open one per event. */
 static void
 dispatch(troupe_stream *s)
 {
-    while (s->open_count < s->open_max) {
+    while (s->open_count < open_limit(s)) {
         struct tr_peer *source = choose_source(s, s->opt.group_size, s->base_version, true);
         if (source == NULL) {
             return;
@@ -332,8 +339,8 @@ tr_lease_sweep(troupe_stream *s, uint64_t version)
 }
 
 /* What the sealed member says of its versions must be possible: sampled from weights that were
- * published, not older than those the lease was given for, and the last unit by those that the source
- * says it held. */
+ * published, not older than those the lease was given for, and the last unit by those that the
+ * source says it held. */
 static bool
 spans_possible(const troupe_stream *s, const struct tr_group *g, const troupe_sealed *sealed)
 {

@@ -1,6 +1,7 @@
-/* ledger.json: the ledger of a checkpoint as text. 64-bit values that are no counts (seeds, digests) are
- * written as 16 hexadecimal digits, since many JSON readers keep only 53 bits of a number. What is read
- * is checked in full, the ledger's identity included: a resumed run trusts it. */
+/* ledger.json: the ledger of a checkpoint as text. 64-bit values that are no counts (seeds,
+ * digests) are written as 16 hexadecimal digits, since many JSON readers keep only 53 bits of a
+ * number. What is read is checked in full, the ledger's identity included: a resumed run trusts
+ * it. */
 #include <troupe/ext/base.h>
 #include <troupe/ext/ledger.h>
 

@@ -2,8 +2,9 @@
  * lease.c (sources, admission, leases), stage.c (stages), order.c and take.c (the sink), epoch.c
  * (rollback, stop, snapshot); group.c is the table of open groups, stream.c creation and reading.
  *
- * Every public event has the same shape: enter() with the time, refuse what is late or wrong, change
- * state and emit effects, pump() what has become possible, leave() which asserts the ledger. */
+ * Every public event has the same shape: enter() with the time, refuse what is late or wrong,
+ * change state and emit effects, pump() what has become possible, leave() which asserts the
+ * ledger. */
 #ifndef TR_STREAM_MACHINE_H
 #define TR_STREAM_MACHINE_H
 
@@ -165,11 +166,12 @@ struct tr_group *tr_group_find(const troupe_stream *s, uint64_t group);
 troupe_status tr_group_lookup(
     troupe_stream *s, uint64_t epoch, uint64_t group, struct tr_group **found);
 struct tr_group *tr_group_add(troupe_stream *s, uint64_t group, uint64_t item);
-/* Ends an open group as filtered, stale or failed: record, cancelled leases, released objects. `step` is
- * the step that had taken it, or the last committed one. */
+/* Ends an open group as filtered, stale or failed: record, cancelled leases, released objects.
+ * `step` is the step that had taken it, or the last committed one. */
 void tr_group_end(troupe_stream *s, struct tr_group *g, troupe_record_kind kind, uint64_t step,
     const char *reason);
-/* Takes the group from the table without a record and with no effect; its counters are the caller's. */
+/* Takes the group from the table without a record and with no effect; its counters are the
+ * caller's. */
 void tr_group_remove(troupe_stream *s, struct tr_group *g);
 /* Tells the sources of a group's open leases to stop, and forgets leases and stage calls. */
 void tr_group_cancel(troupe_stream *s, struct tr_group *g);

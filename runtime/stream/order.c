@@ -1,9 +1,9 @@
-/* In which order groups are taken. Each order only chooses; whether a chosen group passes the hard bound
- * was settled before (lease.c ends those that do not) and is asserted after (take.c).
+/* In which order groups are taken. Each order only chooses; whether a chosen group passes the hard
+ * bound was settled before (lease.c ends those that do not) and is asserted after (take.c).
  *
- * in-order gives lag <= ceil(mean_lag) by construction and waits for stragglers; a window bounds the lag
- * by ceil(mean_lag) + ceil((W - 1) / B) and waits less; drop waits for nobody and pays with dropped
- * groups, which are the long ones; ready-first bounds nothing but the mean. */
+ * in-order gives lag <= ceil(mean_lag) by construction and waits for stragglers; a window bounds
+ * the lag by ceil(mean_lag) + ceil((W - 1) / B) and waits less; drop waits for nobody and pays
+ * with dropped groups, which are the long ones; ready-first bounds nothing but the mean. */
 #include "stream/machine.h"
 
 /* Staged groups among the first `window` open ones, oldest first. */
@@ -22,8 +22,8 @@ select_oldest(troupe_stream *s, uint32_t window)
     return count;
 }
 
-/* The B staged groups with the smallest completion numbers: an insertion into a sorted batch, since B
- * and the number of staged groups are small beside the work of a step. */
+/* The B staged groups with the smallest completion numbers: an insertion into a sorted batch,
+ * since B and the number of staged groups are small beside the work of a step. */
 static uint32_t
 select_ready(troupe_stream *s)
 {
@@ -65,9 +65,10 @@ sort_by_id(troupe_stream *s)
     }
 }
 
-/* Staged groups whose id is less than a window above the oldest group that is not staged. A group can so
- * be overtaken by at most W - 1 others, however long it takes, and once it is staged the window moves on:
- * counted in ids, not in open groups, or stragglers would let the window slide past themselves. */
+/* Staged groups whose id is less than a window above the oldest group that is not staged. A
+ * group can so be overtaken by at most W - 1 others, however long it takes, and once it is
+ * staged the window moves on: counted in ids, not in open groups, or stragglers would let the
+ * window slide past themselves. */
 static uint32_t
 select_window(troupe_stream *s)
 {

@@ -1,10 +1,10 @@
-/* The order of the prompts and the seeds of samples: pure functions of ids, so that a resumed run needs
- * no more state than the next id.
+/* The order of the prompts and the seeds of samples: pure functions of ids, so that a resumed run
+ * needs no more state than the next id.
  *
- * A pass over the rows is a keyed permutation of [0, rows): a balanced Feistel network over the smallest
- * power of four that holds them, walked along its cycle until it lands inside (Black and Rogaway,
- * "Ciphers with arbitrary finite domains", CT-RSA 2002). The domain is less than four times the rows,
- * but for tiny sets, where a larger one gives the network enough to mix. */
+ * A pass over the rows is a keyed permutation of [0, rows): a balanced Feistel network over the
+ * smallest power of four that holds them, walked along its cycle until it lands inside (Black
+ * and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). The domain is less than
+ * four times the rows, but for tiny sets, where a larger one gives the network enough to mix. */
 #include <troupe/ext/base.h>
 #include <troupe/ext/ledger.h>
 

@@ -1,5 +1,5 @@
-/* The encoding of journal records: one msgpack array [kind, wall-clock ns, fields ...], the fields of each
- * kind in the order of the design note's table. */
+/* The encoding of journal records: one msgpack array [kind, wall-clock ns, fields ...], the
+ * fields of each kind in the order of the design note's table. */
 #include <troupe/ext/journal.h>
 #include <troupe/ext/wire.h>
 

@@ -1,7 +1,8 @@
-/* Stages: each sealed sample is sent to one worker of each stage, as soon as it is sealed, whether or not
- * its group is complete. The first answer counts, of whichever try. An error, a deadline or the death of
- * a worker is tried again, on another worker where there is one; out of budget the whole group fails,
- * since a group without one of its answers must never be trained on. */
+/* Stages: each sealed sample is sent to one worker of each stage, as soon as it is sealed,
+ * whether or not its group is complete. The first answer counts, of whichever try. An error, a
+ * deadline or the death of a worker is tried again, on another worker where there is one; out of
+ * budget the whole group fails, since a group without one of its answers must never be trained
+ * on. */
 #include "stream/machine.h"
 
 #include <inttypes.h>
@@ -120,7 +121,8 @@ call_ended(troupe_stream *s, const struct tr_call *call, uint32_t stage)
     worker->load--;
 }
 
-/* One try came to nothing. Returns false when the budget is used up and the group has failed and is gone. */
+/* One try came to nothing. Returns false when the budget is used up and the group has failed and
+ * is gone. */
 static bool
 call_failed(
     troupe_stream *s, struct tr_group *g, uint32_t member, uint32_t stage, const char *reason)

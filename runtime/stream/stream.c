@@ -1,5 +1,5 @@
-/* The stream machine: creation, the frame around every event, time, and what can be read from it. The
- * map of its files is in machine.h. */
+/* The stream machine: creation, the frame around every event, time, and what can be read from
+ * it. The map of its files is in machine.h. */
 #include "stream/machine.h"
 
 const char *
@@ -20,7 +20,7 @@ troupe_bound_name(troupe_bound bound)
     return bound == TROUPE_BOUND_GROUP ? "group" : "unit";
 }
 
-/* --- options ----------------------------------------------------------------------------------------- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 static troupe_status
 check_sizes(const troupe_stream_options *o, troupe_error *err)
@@ -104,7 +104,7 @@ check_options(const troupe_stream_options *o, troupe_error *err)
     return status == TROUPE_OK ? check_policy(o, err) : status;
 }
 
-/* --- creation ------------------------------------------------------------------------------------------ */
+/* --- creation --------------------------------------------------------------------------------- */
 
 static void
 carve_groups(troupe_stream *s)
@@ -152,8 +152,8 @@ troupe_stream_new(const troupe_stream_options *options, troupe_stream **stream, 
     s->opt = *options;
     s->next_deadline_ns = UINT64_MAX;
     size_t batch = options->groups_per_step;
-    /* What admission lets be open at once; a group ended at its commit must not make room for more, or
-     * the backlog, and with it the mean lag, would grow for ever. */
+    /* What admission lets be open at once; a group ended at its commit must not make room for
+     * more, or the backlog, and with it the mean lag, would grow for ever. */
     s->open_max = (uint32_t)troupe_admission_limit(options->mean_lag_milli, 0, batch);
     carve_groups(s);
     carve_retained(s);
@@ -197,7 +197,7 @@ troupe_stream_free(troupe_stream *s)
     tr_free(s);
 }
 
-/* --- the frame of an event ------------------------------------------------------------------------------- */
+/* --- the frame of an event -------------------------------------------------------------------- */
 
 void
 tr_stream_enter(troupe_stream *s, uint64_t now_ns)
@@ -278,7 +278,7 @@ tr_stream_pump(troupe_stream *s)
     tr_take_pump(s);
 }
 
-/* --- time ---------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 void
 troupe_stream_tick(troupe_stream *s, uint64_t now_ns)
@@ -307,7 +307,7 @@ troupe_stream_deadline(const troupe_stream *s)
     return s->stopped ? UINT64_MAX : s->next_deadline_ns;
 }
 
-/* --- reading --------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 troupe_counters
 troupe_stream_counters(const troupe_stream *s)

@@ -1,6 +1,6 @@
-/* The sink: versions published, batches taken, steps committed, samples let go once they are durable.
- * A step is taken, committed and published in this order, one at a time; each event names its step, so
- * that one that comes again changes nothing. */
+/* The sink: versions published, batches taken, steps committed, samples let go once they are
+ * durable. A step is taken, committed and published in this order, one at a time; each event
+ * names its step, so that one that comes again changes nothing. */
 #include "stream/machine.h"
 
 uint64_t
@@ -122,7 +122,7 @@ troupe_stream_batch(const troupe_stream *s, size_t *count)
     return s->batch_count > 0 ? s->batch : NULL;
 }
 
-/* --- commit ---------------------------------------------------------------------------------------- */
+/* --- commit ----------------------------------------------------------------------------------- */
 
 /* The verdict of the group at `index` of the batch, usually at the same place in the list. */
 static const troupe_verdict *
@@ -154,8 +154,8 @@ verdict_fits(const troupe_stream *s, const troupe_verdict *verdict, uint32_t ind
     return true;
 }
 
-/* One verdict for each granted group, each with what its kind needs. As many verdicts as groups, and each
- * group with one, leaves no room for a second. */
+/* One verdict for each granted group, each with what its kind needs. As many verdicts as groups,
+ * and each group with one, leaves no room for a second. */
 static bool
 verdicts_fit(const troupe_stream *s, const troupe_commit *commit)
 {
@@ -188,8 +188,8 @@ retain(troupe_stream *s, struct tr_group *g)
     tr_group_remove(s, g);
 }
 
-/* Ends every granted group by its verdict; the record `committed` closes the step, so that the ledger
- * right after it is the one that the step's line of metrics.jsonl shows. */
+/* Ends every granted group by its verdict; the record `committed` closes the step, so that the
+ * ledger right after it is the one that the step's line of metrics.jsonl shows. */
 static void
 commit_groups(troupe_stream *s, const troupe_commit *commit)
 {

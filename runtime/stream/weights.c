@@ -1,7 +1,8 @@
-/* Published weights. Which receivers may still touch which object is kept per live version as a set of
- * bits: set when the version is sent to a receiver, cleared when the receiver acknowledges a newer one or
- * dies. A version is retired when it is not the newest and its set is empty: from then on no live
- * receiver can ask for its bytes, however late a message of ours arrives at it. */
+/* Published weights. Which receivers may still touch which object is kept per live version as a
+ * set of bits: set when the version is sent to a receiver, cleared when the receiver
+ * acknowledges a newer one or dies. A version is retired when it is not the newest and its set
+ * is empty: from then on no live receiver can ask for its bytes, however late a message of ours
+ * arrives at it. */
 #include <troupe/ext/base.h>
 #include <troupe/ext/weights.h>
 
@@ -102,7 +103,7 @@ troupe_weights_free(troupe_weights *w)
     tr_free(w);
 }
 
-/* --- the set of users -------------------------------------------------------------------------------- */
+/* --- the set of users ------------------------------------------------------------------------- */
 
 static void
 set_user(struct live *live, uint32_t receiver, bool on)
@@ -141,8 +142,8 @@ retire(troupe_weights *w, uint32_t index)
                 .object = gone.object});
 }
 
-/* After the end the newest goes too, once whoever lives has applied it: a receiver that goes on using it
- * has a hold of its own. */
+/* After the end the newest goes too, once whoever lives has applied it: a receiver that goes on
+ * using it has a hold of its own. */
 static bool
 newest_is_needed(const troupe_weights *w)
 {
@@ -172,7 +173,7 @@ retire_unused(troupe_weights *w)
     }
 }
 
-/* --- sending ------------------------------------------------------------------------------------------ */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 static void
 send_newest(troupe_weights *w, uint32_t receiver)
@@ -260,7 +261,7 @@ troupe_weights_publish(troupe_weights *w, uint64_t now_ns, uint64_t epoch, uint6
     return leave(w, TROUPE_OK);
 }
 
-/* --- receivers ------------------------------------------------------------------------------------------ */
+/* --- receivers -------------------------------------------------------------------------------- */
 
 static void
 receiver_lost(troupe_weights *w, uint32_t receiver)
@@ -369,7 +370,7 @@ troupe_weights_ack(
     return leave(w, TROUPE_OK);
 }
 
-/* --- the run ---------------------------------------------------------------------------------------------- */
+/* --- the run ---------------------------------------------------------------------------------- */
 
 troupe_status
 troupe_weights_rollback(troupe_weights *w, uint64_t now_ns, uint64_t next_version)

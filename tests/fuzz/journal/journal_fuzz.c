@@ -1,6 +1,7 @@
-/* Journal bytes from anywhere: the reader of a resumed run, and the auditor's decoder and rules. The first
- * byte says how the rest is meant: as a file, or as bodies of records ([length, two bytes][body] ...) which
- * are framed properly first, so that what lies behind the checksums is reached too. */
+/* Journal bytes from anywhere: the reader of a resumed run, and the auditor's decoder and rules.
+ * The first byte says how the rest is meant: as a file, or as bodies of records ([length, two
+ * bytes][body] ...) which are framed properly first, so that what lies behind the checksums is
+ * reached too. */
 #include <troupe/ext/base.h>
 #include <troupe/ext/journal.h>
 

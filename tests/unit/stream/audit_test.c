@@ -52,7 +52,7 @@ test_a_run_that_rolled_back_is_clean(void **state)
     run_audit(&run, NULL);
 }
 
-/* --- the eight ----------------------------------------------------------------------------------------- */
+/* --- the eight ------------------------------------------------------------------------------- */
 
 static void
 test_a_group_trained_twice_is_named(void **state)
@@ -271,7 +271,7 @@ test_ids_that_differ_from_the_sealed_ones_are_named(void **state)
     run_audit(&run, "bytes-changed");
 }
 
-/* --- the rest of the rules ---------------------------------------------------------------------------------- */
+/* --- the rest of the rules ------------------------------------------------------------------- */
 
 static void
 test_a_group_beyond_max_lag_is_named(void **state)
@@ -427,7 +427,7 @@ test_a_record_after_the_end_is_named(void **state)
     run_audit(&run, "record-after-end");
 }
 
-/* --- files --------------------------------------------------------------------------------------------------- */
+/* --- files ----------------------------------------------------------------------------------- */
 
 static void
 test_metrics_that_do_not_match_are_named(void **state)

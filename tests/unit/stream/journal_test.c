@@ -198,7 +198,8 @@ test_a_changed_byte_anywhere_is_corruption(void **state)
         troupe_error err = {0};
         troupe_record_run run = a_run();
         troupe_journal *j = NULL;
-        /* A changed length may make a record look torn; then fewer records are left, never other ones. */
+        /* A changed length may make a record look torn; then fewer records are left, never other
+         * ones. */
         troupe_status status = troupe_journal_open(path, &run, &j, &tail, &err);
         if (status == TROUPE_OK) {
             assert_true(tail.records < 5 && tail.cut_bytes > 0);

@@ -1,5 +1,5 @@
-/* A second, naive ledger: it sees only the records and effects that the machine emits, one after the
- * other, and keeps each group's story in plain arrays. It knows the laws, not the machine. */
+/* A second, naive ledger: it sees only the records and effects that the machine emits, one after
+ * the other, and keeps each group's story in plain arrays. It knows the laws, not the machine. */
 #ifndef TEST_STREAM_MODEL_H
 #define TEST_STREAM_MODEL_H
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- admission ------------------------------------------------------------------------------------- */
+/* --- admission ------------------------------------------------------------------------------- */
 
 static void
 test_admission_limit_is_the_floor_of_the_formula(void **state)
@@ -54,7 +54,7 @@ test_groups_that_no_longer_count_free_their_slots(void **state)
     assert_false(troupe_counters_hold(&c));
 }
 
-/* --- rows --------------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------ */
 
 static void
 test_every_pass_over_the_rows_is_a_permutation(void **state)
@@ -79,8 +79,8 @@ static void
 test_orders_of_few_rows_are_drawn_evenly(void **state)
 {
     (void)state;
-    /* Three rows have 6 orders; over 6,000 passes each is expected 1,000 times. The bound is chi-square
-     * of 5 degrees of freedom at one in a million. */
+    /* Three rows have 6 orders; over 6,000 passes each is expected 1,000 times. The bound is
+     * chi-square of 5 degrees of freedom at one in a million. */
     double counts[27] = {0};
     for (uint64_t pass = 0; pass < 6000; pass++) {
         size_t order = 0;
@@ -155,7 +155,7 @@ test_ids_digest_sees_order_and_length(void **state)
     assert_true(troupe_ids_digest(ids, 3) != troupe_ids_digest(ids, 2));
 }
 
-/* --- lag and bound -------------------------------------------------------------------------------------- */
+/* --- lag and bound --------------------------------------------------------------------------- */
 
 static void
 test_spans_must_be_whole_and_ordered(void **state)
@@ -276,7 +276,7 @@ test_versions_jump_past_the_bound_after_a_rollback(void **state)
     }
 }
 
-/* --- the ledger snapshot ---------------------------------------------------------------------------------- */
+/* --- the ledger snapshot --------------------------------------------------------------------- */
 
 static const char good_ledger[] =
     "{\"format\": 1, \"epoch\": 2, \"step\": 7, \"version\": 19, \"next_group\": 60,"
@@ -327,7 +327,8 @@ test_an_empty_ledger_survives_its_text(void **state)
     troupe_ledger_fini(&read);
 }
 
-/* Replaces `from` by `to` in the good text; the result must be refused and the message name `key`. */
+/* Replaces `from` by `to` in the good text; the result must be refused and the message name
+ * `key`. */
 static void
 refuse(const char *from, const char *to, const char *key)
 {

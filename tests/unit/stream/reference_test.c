@@ -1,7 +1,8 @@
-/* The machine on a known workload: 512 slots, 64 groups of 8 a step, response lengths lognormal (median
- * 2,000, sigma 0.99, cap 32,768), one tick a token, a trainer as fast as the slots. What each order makes
- * of it is known from a simulation written independently of this machine; the figures in `expected` are
- * that one's. A discrete-event loop stands for source and trainer here. */
+/* The machine on a known workload: 512 slots, 64 groups of 8 a step, response lengths lognormal
+ * (median 2,000, sigma 0.99, cap 32,768), one tick a token, a trainer as fast as the slots. What
+ * each order makes of it is known from a simulation written independently of this machine; the
+ * figures in `expected` are that one's. A discrete-event loop stands for source and trainer
+ * here. */
 #include "cmocka_all.h"
 
 #include <troupe/ext/base.h>

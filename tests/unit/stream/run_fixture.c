@@ -1,5 +1,5 @@
-/* The scripted run. One source samples every group at the version that it holds, but for two: one loses a
- * member to the death of the source, one is kept running over two updates. */
+/* The scripted run. One source samples every group at the version that it holds, but for two: one
+ * loses a member to the death of the source, one is kept running over two updates. */
 #include "run_fixture.h"
 
 #include <cli/audit.h>
@@ -447,7 +447,7 @@ run_free(struct run *run)
     }
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------- */
+/* --- writing --------------------------------------------------------------------------------- */
 
 static FILE *
 create(const char *dir, const char *name)
@@ -573,7 +573,7 @@ run_audit(struct run *run, const char *expected)
     return run_judge(run, expected);
 }
 
-/* --- changing ----------------------------------------------------------------------------------------------- */
+/* --- changing -------------------------------------------------------------------------------- */
 
 struct kept *
 run_find(struct run *run, troupe_record_kind kind, size_t n)

@@ -1,6 +1,6 @@
-/* A good run for the auditor's tests: the real machines play a short scripted run, their records are kept
- * as copies that a test may change, and are then written out as a run directory with journal,
- * samples.jsonl, metrics.jsonl and two checkpoints. */
+/* A good run for the auditor's tests: the real machines play a short scripted run, their records
+ * are kept as copies that a test may change, and are then written out as a run directory with
+ * journal, samples.jsonl, metrics.jsonl and two checkpoints. */
 #ifndef TEST_STREAM_RUN_FIXTURE_H
 #define TEST_STREAM_RUN_FIXTURE_H
 
@@ -48,12 +48,13 @@ struct run {
     char dir[64];
 };
 
-/* The whole run to its end; `rolled_back` lets it go back once, from step 4 to the checkpoint of 3. */
+/* The whole run to its end; `rolled_back` lets it go back once, from step 4 to the checkpoint of
+ * 3. */
 void run_play(struct run *run, bool rolled_back);
 void run_free(struct run *run);
-/* Writes the directory (a new temporary one) and audits it. Prints the auditor's output to the test's
- * log when `expected` (a kind of violation, or NULL for a clean run) is not what it names. Returns how
- * many violations there were. */
+/* Writes the directory (a new temporary one) and audits it. Prints the auditor's output to the
+ * test's log when `expected` (a kind of violation, or NULL for a clean run) is not what it names.
+ * Returns how many violations there were. */
 int run_audit(struct run *run, const char *expected);
 /* The same in two parts, for tests that damage files. */
 void run_write(struct run *run);

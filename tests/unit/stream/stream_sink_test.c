@@ -1,8 +1,7 @@
 /* The stream machine, behaviour by behaviour: taking, committing, durability, rollback, the end. */
 #include "stream_story.h"
 
-/* --- taking --------------------------------------------------------------------------------------
- * ---------------- */
+/* --- taking ---------------------------------------------------------------------------------- */
 
 static void
 expect_batch(const uint64_t *groups, size_t count)
@@ -178,8 +177,7 @@ test_a_unit_bound_keeps_old_groups(void **state)
     assert_int_equal(troupe_stream_lag_histogram(story.s)[3], 1);
 }
 
-/* --- commit, durable
- * --------------------------------------------------------------------------------------------- */
+/* --- commit, durable ------------------------------------------------------------------------- */
 
 static void
 test_commits_that_do_not_fit_change_nothing(void **state)
@@ -248,9 +246,7 @@ test_samples_are_released_only_when_durable(void **state)
     assert_int_equal(troupe_stream_take(story.s, 0, 0, 4, 3), TROUPE_AGAIN);
 }
 
-/* --- rollback, stop
- *
- * ------------------------------------------------------------------------------------------------ */
+/* --- rollback, stop -------------------------------------------------------------------------- */
 
 static void
 test_a_rollback_voids_what_came_after_the_checkpoint(void **state)
@@ -393,9 +389,7 @@ test_stop_fails_what_is_open_and_answers_gone(void **state)
     assert_true(troupe_stream_deadline(story.s) == UINT64_MAX);
 }
 
-/* --- waits, options
- *
- * ------------------------------------------------------------------------------------------------ */
+/* --- waits, options -------------------------------------------------------------------------- */
 
 static void
 note_wait(void *self, const troupe_stream_wait *wait)

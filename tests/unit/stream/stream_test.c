@@ -1,8 +1,7 @@
 /* The stream machine, behaviour by behaviour: admission, leases, stages. */
 #include "stream_story.h"
 
-/* --- admission
- * ---------------------------------------------------------------------------------------- */
+/* --- admission ------------------------------------------------------------------------------- */
 
 static void
 test_all_admitted_groups_are_dispatched_at_once(void **state)
@@ -159,9 +158,7 @@ test_a_group_ended_at_its_commit_makes_no_room_beyond_the_backlog(void **state)
     assert_int_equal(count_effects(&story, TROUPE_EFFECT_RETIRED), 0);
 }
 
-/* --- leases
- *
- * ----------------------------------------------------------------------------------------------- */
+/* --- leases ---------------------------------------------------------------------------------- */
 
 static void
 test_a_dead_source_loses_only_its_unsealed_members(void **state)
@@ -268,8 +265,7 @@ test_impossible_versions_are_refused(void **state)
     assert_int_equal(troupe_stream_sealed(story.s, 0, &sealed), TROUPE_OK);
 }
 
-/* --- stages --------------------------------------------------------------------------------------
- * ------------- */
+/* --- stages ---------------------------------------------------------------------------------- */
 
 static void
 test_a_stage_error_is_retried_elsewhere_then_fails_the_group(void **state)

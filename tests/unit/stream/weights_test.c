@@ -1,5 +1,5 @@
-/* Published weights: who is told what, when objects are let go, and random histories against a naive
- * account of who may still read which version. */
+/* Published weights: who is told what, when objects are let go, and random histories against a
+ * naive account of who may still read which version. */
 #include "cmocka_all.h"
 
 #include <troupe/ext/base.h>
@@ -21,8 +21,8 @@ struct send {
     uint64_t object;
 };
 
-/* What the test knows by itself. A receiver may read a version from the moment it was sent to it until
- * it acknowledged a newer one or died. */
+/* What the test knows by itself. A receiver may read a version from the moment it was sent to it
+ * until it acknowledged a newer one or died. */
 struct account {
     troupe_weights *w;
     uint64_t now;
@@ -282,7 +282,6 @@ test_too_many_held_versions_push_back(void **state)
     assert_int_equal(ack(0, 1, 16), TROUPE_OK);
     assert_int_equal(troupe_weights_live(account.w), 0);
     assert_int_equal(account.records, records);
-    assert_true(troupe_weights_deadline(account.w) == UINT64_MAX || account.send_count == 17);
 }
 
 static void

@@ -54,8 +54,8 @@ typedef struct troupe_record_group {
     const uint64_t *digests;
 } troupe_record_group;
 
-/* What the `run` record says of the run; everything the auditor needs to know the rules. Borrowed.
- */
+/* What the `run` record says of the run; everything the auditor needs to know the rules.
+ * Borrowed. */
 typedef struct troupe_record_run {
     const char *run_id;
     uint64_t seed;

@@ -47,8 +47,7 @@ uint64_t troupe_admission_limit(uint64_t mean_lag_milli, uint64_t steps, uint64_
 /* True while dispatched - filtered - stale - failed is below `limit`. */
 bool troupe_admission_open(const troupe_counters *counters, uint64_t limit);
 
-/* --- prompts and seeds
- * ------------------------------------------------------------------------------ */
+/* --- prompts and seeds ------------------------------------------------------------------------ */
 
 /* The row of the prompt set that `group` works on: pass e = group / rows over the set visits each
  * of its rows once, in an order drawn from (seed, e). O(1) memory. rows > 0. */
@@ -62,8 +61,7 @@ uint64_t troupe_sample_seed(uint64_t run_seed, uint64_t group, uint32_t member, 
  * words. A sample without ids (no tokens) has digest 0. */
 uint64_t troupe_ids_digest(const int32_t *ids, size_t count);
 
-/* --- lag and the hard bound
- * ------------------------------------------------------------------------- */
+/* --- lag and the hard bound ------------------------------------------------------------------- */
 
 typedef enum troupe_bound {
     TROUPE_BOUND_GROUP, /* a group whose head lag is above max_lag is refused */
@@ -106,8 +104,7 @@ troupe_status troupe_spans_check(const troupe_span *spans, size_t count, uint64_
  * counts as 1, so that samples of the abandoned lineage fail the hard test by themselves. */
 uint64_t troupe_version_after_rollback(uint64_t last_published, int64_t max_lag);
 
-/* --- the ledger snapshot of a checkpoint
- * --------------------------------------------------------------- */
+/* --- the ledger snapshot of a checkpoint ------------------------------------------------------ */
 
 typedef struct troupe_ledger_group {
     uint64_t group;

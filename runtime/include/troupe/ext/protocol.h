@@ -54,11 +54,20 @@
  * Called on the coordinator by anyone
  *   status   answer: JSON text: counters, step, version, lags, waits
  *
- * The coordinator's config (troupe_stream_spec.config): "journal" path; "resume" whether it goes
- * on; "seed"; "rows"; "data_digest" (hex text); "groups_per_step"; "group_size"; "ledger" (path of
- * the checkpoint's ledger.json, or null); "steps" (of the whole run; 0: unknown); "lease_s";
- * "stage_s"; "stage_tries"; "lease_attempts"; "retained_steps"; "filter" ("none", "zero-variance":
- * all members' values of stage 0 are equal). */
+ * An answer's status is what ext/stream.h says, with one exception: GONE there is STALE here, and
+ * FULL is FAILED with the remedy. Both words belong to the actor layer, which sends a call again
+ * when it hears them.
+ *
+ * The coordinator's config (troupe_stream_spec.config), defaults in brackets: "journal" path
+ * [none]; "seed" [1]; "rows"; "data_digest" (hex text) ["0"]; "groups_per_step"; "group_size";
+ * "steps" of the whole run [0: unknown]: no group is begun that none of them can take; "resume"
+ * [false]: go on from an existing journal; "ledger": path of the checkpoint's ledger.json to go
+ * back to [null: step 0]; "lease_s" [600]; "lease_attempts" [5]; "stage_s" [60]; "stage_tries"
+ * [3]; "worker_capacity" [64]: samples that one replica of a stage is asked for at a time;
+ * "retained_steps" [1000]: that may wait for a durable point; "update_s" [60] and "sink_s" [30]:
+ * deadlines of `update` and `retired`; "waste_max" [100 batches]: groups that may end without
+ * the sink between two steps before the run fails; "filter" ["none"] or "zero-variance": a group
+ * whose members all have the same value of stage 0 ends filtered. */
 #ifndef TROUPE_EXT_PROTOCOL_H
 #define TROUPE_EXT_PROTOCOL_H
 

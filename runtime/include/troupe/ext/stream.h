@@ -37,8 +37,7 @@ typedef enum troupe_order {
 const char *troupe_order_name(troupe_order order); /* "in-order", "window", "drop", "ready-first" */
 const char *troupe_bound_name(troupe_bound bound); /* "group", "unit" */
 
-/* --- what is known of a group
- * -------------------------------------------------------------------------- */
+/* --- what is known of a group ----------------------------------------------------------------- */
 
 /* The answer of one stage for one sample: a number, or a tensor object (handle and digest), or
  * both. */
@@ -69,19 +68,18 @@ typedef struct troupe_group_view {
     const troupe_member_view *members; /* [group_size] */
 } troupe_group_view;
 
-/* --- effects
- * ----------------------------------------------------------------------------------------- */
+/* --- effects ---------------------------------------------------------------------------------- */
 
 typedef enum troupe_effect_kind {
-    TROUPE_EFFECT_RECORD, /* append `record` to the journal before any later effect is carried out
+    TROUPE_EFFECT_RECORD,  /* append `record` to the journal before any later effect is carried out
                             */
-    TROUPE_EFFECT_LEASE,  /* tell source `peer`: generate `members` of `group`, attempt, until
+    TROUPE_EFFECT_LEASE,   /* tell source `peer`: generate `members` of `group`, attempt, until
                               deadline */
-    TROUPE_EFFECT_CANCEL, /* tell source `peer` (best effort): stop (epoch, group, attempt) */
-    TROUPE_EFFECT_STAGE,  /* ask worker `peer` of `stage` for (group, member, attempt), object,
+    TROUPE_EFFECT_CANCEL,  /* tell source `peer` (best effort): stop (epoch, group, attempt) */
+    TROUPE_EFFECT_STAGE,   /* ask worker `peer` of `stage` for (group, member, attempt), object,
                               `try_no` */
-    TROUPE_EFFECT_GRANT,  /* answer the take of `step`: see troupe_stream_batch */
-    TROUPE_EFFECT_RETIRED, /* `view` ended without the sink's verdict; its objects are released next */
+    TROUPE_EFFECT_GRANT,   /* answer the take of `step`: see troupe_stream_batch */
+    TROUPE_EFFECT_RETIRED, /* `view` ended without the sink's verdict; RELEASE follows */
     TROUPE_EFFECT_RELEASE, /* let go of `object`, a sample or a stage's answer */
     TROUPE_EFFECT_ENDED,   /* stopped; queued = in_flight = 0 */
 } troupe_effect_kind;
@@ -110,8 +108,7 @@ typedef struct troupe_effect {
  * in the effect are valid for the call. */
 typedef void (*troupe_effect_fn)(void *self, const troupe_effect *effect);
 
-/* --- creation
- * -------------------------------------------------------------------------------------------- */
+/* --- creation --------------------------------------------------------------------------------- */
 
 /* Looks at a group that all stages have answered for; returns NULL to keep it or a static reason
  * with which it ends filtered. Pure: same group, same answer. */
@@ -138,7 +135,7 @@ typedef struct troupe_stream_options {
     uint32_t lease_attempts; /* leases a group may use in one epoch before it fails */
     uint32_t stage_tries;    /* times one sample is sent to one stage before its group fails */
     uint32_t retained_steps; /* steps whose samples may wait for a durable point */
-    uint64_t steps;          /* of the whole run: nothing is dispatched beyond them; 0: unknown */
+    uint64_t steps; /* of the whole run: no group is begun that none can take; 0: unknown */
     troupe_filter_fn filter; /* NULL: none */
     void *filter_self;
     troupe_effect_fn effect;
@@ -162,8 +159,7 @@ void troupe_stream_free(troupe_stream *stream);
 troupe_status troupe_stream_rollback(troupe_stream *stream, uint64_t now_ns,
     const troupe_ledger *ledger, uint64_t last_epoch, uint64_t last_published, troupe_error *err);
 
-/* --- events: sources
- * --------------------------------------------------------------------------------------- */
+/* --- events: sources -------------------------------------------------------------------------- */
 
 /* Source `peer` is up in a new incarnation (> 0, growing) and takes up to `capacity` members at a
  * time. */
@@ -197,8 +193,7 @@ troupe_status troupe_stream_sealed(
 troupe_status troupe_stream_member_failed(troupe_stream *stream, uint64_t now_ns, uint64_t epoch,
     uint64_t group, uint32_t member, uint32_t attempt, const char *reason);
 
-/* --- events: stages
- * ---------------------------------------------------------------------------------------- */
+/* --- events: stages --------------------------------------------------------------------------- */
 
 troupe_status troupe_stream_worker_up(troupe_stream *stream, uint64_t now_ns, uint32_t stage,
     uint32_t peer, uint64_t incarnation, uint32_t capacity);
@@ -222,7 +217,7 @@ troupe_status troupe_stream_staged(troupe_stream *stream, uint64_t now_ns,
 troupe_status troupe_stream_stage_error(
     troupe_stream *stream, uint64_t now_ns, const troupe_staged *what, const char *reason);
 
-/* --- events: the sink -------------------------------------------------------------------------------------- */
+/* --- events: the sink ------------------------------------------------------------------------- */
 /* Each carries the epoch that the policy was told, so that a message of an abandoned lineage is
  * GONE. */
 
@@ -273,8 +268,7 @@ troupe_status troupe_stream_commit(
 troupe_status troupe_stream_durable(troupe_stream *stream, uint64_t now_ns, uint64_t epoch,
     uint64_t step, uint64_t checkpoint_digest);
 
-/* --- events: the run
- * ----------------------------------------------------------------------------------------- */
+/* --- events: the run -------------------------------------------------------------------------- */
 
 /* Ends the stream: open groups end failed("job ended"), later messages are answered GONE. Samples
  * of steps that no durable point covers are let go with their groups' records left provisional. */
@@ -284,8 +278,7 @@ void troupe_stream_tick(troupe_stream *stream, uint64_t now_ns);
 /* When the next tick is due; UINT64_MAX when nothing waits. May be early, never late. */
 uint64_t troupe_stream_deadline(const troupe_stream *stream);
 
-/* --- reading
- * ------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 troupe_counters troupe_stream_counters(const troupe_stream *stream);
 uint64_t troupe_stream_epoch(const troupe_stream *stream);
@@ -298,7 +291,8 @@ const uint64_t *troupe_stream_lag_histogram(const troupe_stream *stream);
  * by the caller (troupe_ledger_fini). */
 void troupe_stream_snapshot(troupe_stream *stream, troupe_ledger *ledger);
 
-/* True while the lease, or the try at a stage, is the current one: a message about it may still be sent. */
+/* True while the lease, or the try at a stage, is the current one: a message about it may still
+ * be sent. */
 bool troupe_stream_lease_is_open(
     const troupe_stream *stream, uint64_t epoch, uint64_t group, uint32_t attempt);
 bool troupe_stream_call_is_open(const troupe_stream *stream, const troupe_staged *what);

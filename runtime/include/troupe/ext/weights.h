@@ -69,14 +69,14 @@ troupe_status troupe_weights_ack(troupe_weights *weights, uint64_t now_ns, uint3
 /* After a rollback the next version is `next_version`, above all published before. */
 troupe_status troupe_weights_rollback(
     troupe_weights *weights, uint64_t now_ns, uint64_t next_version);
-/* The run is over: nothing more is published or recorded. Each object is retired when every receiver that
- * lives has applied it. */
+/* The run is over: nothing more is published or recorded. Each object is retired when every
+ * receiver that lives has applied it. */
 void troupe_weights_stop(troupe_weights *weights, uint64_t now_ns);
 void troupe_weights_tick(troupe_weights *weights, uint64_t now_ns);
 uint64_t troupe_weights_deadline(const troupe_weights *weights); /* UINT64_MAX: nothing waits */
 
-/* True while `version` is what should be sent to the receiver: it is up in this incarnation, `version` is
- * the newest and it has not acknowledged it. */
+/* True while `version` is what should be sent to the receiver: it is up in this incarnation,
+ * `version` is the newest and it has not acknowledged it. */
 bool troupe_weights_wanted(
     const troupe_weights *weights, uint32_t receiver, uint64_t incarnation, uint64_t version);
 /* The newest version, false when none was published; and what `receiver` last acknowledged. */
