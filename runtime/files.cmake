@@ -2,7 +2,7 @@
 troupe_library(troupe_runtime
   SOURCES
     base/status.c base/assert.c base/alloc.c base/random.c base/hash.c base/crc32c.c base/half.c
-    base/buf.c base/text.c
+    base/buf.c base/text.c base/options.c
     sys/posix.c sys/thread.c sys/wake.c sys/signals.c sys/child.c sys/child_start.c
     mem/budget.c mem/tensor.c
     wire/writer.c wire/reader.c wire/frame.c

@@ -210,17 +210,20 @@ open_call(troupe_ctx *ctx, troupe_target to, const char *method, const troupe_ca
 
 troupe_status
 troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *args,
-    const troupe_call_options *options)
+    const troupe_call_options *given)
 {
     tr_host *host = ctx->host;
-    TR_ASSERT(options->size == sizeof *options);
+    troupe_call_options options;
+    if (!tr_options_copy(&options, sizeof options, given)) {
+        return TROUPE_INVALID;
+    }
     troupe_args none = {0};
     struct troupe_msg *msg = NULL;
     troupe_ref ref;
     uint32_t index = 0;
-    troupe_status status = find_target(ctx, to, options->retry, &ref);
+    troupe_status status = find_target(ctx, to, options.retry, &ref);
     if (status == TROUPE_OK) {
-        status = open_call(ctx, to, method, options, &index);
+        status = open_call(ctx, to, method, &options, &index);
     }
     if (status != TROUPE_OK) {
         return status;
@@ -234,8 +237,8 @@ troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, tro
     msg->frame.method = tr_method_id(method);
     msg->frame.call_slot = (uint16_t)index;
     msg->frame.trace = host->open.entries[index].trace;
-    if (options->retry) {
-        uint64_t pause = options->resend_ns == 0 ? TROUPE_RESEND_DEFAULT_NS : options->resend_ns;
+    if (options.retry) {
+        uint64_t pause = options.resend_ns == 0 ? TROUPE_RESEND_DEFAULT_NS : options.resend_ns;
         status = send_retried(host, index, msg, pause);
     } else {
         status = send_once(host, index, msg, ref);

@@ -79,12 +79,22 @@ copy(const char *text, const char *otherwise)
     return tr_strdup(text == NULL ? otherwise : text);
 }
 
+static void
+note_options(troupe_graph *graph, const char *kind, const char *name, bool known)
+{
+    if (!known) {
+        (void)troupe_graph_refuse(graph, TROUPE_INVALID,
+            "%s %s: its options are of another version; set .size, or use the macro", kind, name);
+    }
+}
+
 /* The result is never NULL: a role beyond the limit is the last one again, and the graph is
  * refused. */
 troupe_role *
-troupe_role_add_with(troupe_graph *graph, const char *name, const troupe_role_spec *spec)
+troupe_role_add_with(troupe_graph *graph, const char *name, const troupe_role_spec *given)
 {
-    TR_ASSERT(spec->size == sizeof *spec);
+    troupe_role_spec spec = {0};
+    note_options(graph, "role", name, tr_options_copy(&spec, sizeof spec, given));
     if (graph->role_count == TROUPE_ROLES_MAX) {
         (void)troupe_graph_refuse(graph, TROUPE_BAD_INPUT,
             "role %s: a graph has at most %d roles; use replicas", name, TROUPE_ROLES_MAX);
@@ -93,18 +103,19 @@ troupe_role_add_with(troupe_graph *graph, const char *name, const troupe_role_sp
     troupe_role *role = tr_zalloc(1, sizeof *role);
     role->graph = graph;
     role->name = copy(name, "");
-    role->spec = *spec;
-    role->spec.replicas = spec->replicas == 0 ? 1 : spec->replicas;
-    role->spec.config = copy(spec->config, "{}");
-    role->spec.labels = copy(spec->labels, "");
+    role->spec = spec;
+    role->spec.replicas = spec.replicas == 0 ? 1 : spec.replicas;
+    role->spec.config = copy(spec.config, "{}");
+    role->spec.labels = copy(spec.labels, "");
     graph->roles[graph->role_count++] = role;
     return role;
 }
 
 void
-troupe_stream_add_with(troupe_graph *graph, const char *name, const troupe_stream_spec *spec)
+troupe_stream_add_with(troupe_graph *graph, const char *name, const troupe_stream_spec *given)
 {
-    TR_ASSERT(spec->size == sizeof *spec);
+    troupe_stream_spec spec = {0};
+    note_options(graph, "stream", name, tr_options_copy(&spec, sizeof spec, given));
     if (graph->stream_count == TR_STREAMS_MAX) {
         (void)troupe_graph_refuse(graph, TROUPE_BAD_INPUT,
             "stream %s: a graph has at most %d streams", name, TR_STREAMS_MAX);
@@ -112,19 +123,20 @@ troupe_stream_add_with(troupe_graph *graph, const char *name, const troupe_strea
     }
     struct tr_stream *stream = &graph->streams[graph->stream_count++];
     stream->name = copy(name, "");
-    stream->spec = *spec;
-    stream->spec.order = copy(spec->order, "in-order");
-    stream->spec.bound = copy(spec->bound, "group");
-    stream->spec.config = copy(spec->config, "{}");
-    while (stream->stage_count < TROUPE_STAGES_MAX && spec->stages[stream->stage_count] != NULL) {
+    stream->spec = spec;
+    stream->spec.order = copy(spec.order, "in-order");
+    stream->spec.bound = copy(spec.bound, "group");
+    stream->spec.config = copy(spec.config, "{}");
+    while (stream->stage_count < TROUPE_STAGES_MAX && spec.stages[stream->stage_count] != NULL) {
         stream->stage_count++;
     }
 }
 
 void
-troupe_weights_add_with(troupe_graph *graph, const char *name, const troupe_weights_spec *spec)
+troupe_weights_add_with(troupe_graph *graph, const char *name, const troupe_weights_spec *given)
 {
-    TR_ASSERT(spec->size == sizeof *spec);
+    troupe_weights_spec spec = {0};
+    note_options(graph, "weights", name, tr_options_copy(&spec, sizeof spec, given));
     if (graph->weights_count == TR_WEIGHTS_MAX) {
         (void)troupe_graph_refuse(graph, TROUPE_BAD_INPUT,
             "weights %s: a graph has at most %d sets of weights", name, TR_WEIGHTS_MAX);
@@ -132,7 +144,7 @@ troupe_weights_add_with(troupe_graph *graph, const char *name, const troupe_weig
     }
     struct tr_weights *weights = &graph->weights[graph->weights_count++];
     weights->name = copy(name, "");
-    weights->spec = *spec;
+    weights->spec = spec;
 }
 
 static json_t *

@@ -209,20 +209,23 @@ tear_down(struct tr_run *run, troupe_run_result *result)
 }
 
 troupe_status
-troupe_run(const troupe_graph *graph, const troupe_run_options *options, troupe_run_result *result,
+troupe_run(const troupe_graph *graph, const troupe_run_options *given, troupe_run_result *result,
     troupe_error *err)
 {
-    TR_ASSERT(options->size == sizeof *options);
-    troupe_status status = troupe_graph_check(graph, options->streams, err);
+    troupe_run_options options;
+    if (!tr_options_copy(&options, sizeof options, given)) {
+        return troupe_fail(err, TROUPE_INVALID, "options of another version; set .size");
+    }
+    troupe_status status = troupe_graph_check(graph, options.streams, err);
     if (status != TROUPE_OK) {
         return status;
     }
     struct tr_run run = {.graph = graph,
-        .options = *options,
+        .options = options,
         .directory = tr_directory_new(),
         .link = troupe_link_local(),
-        .store = troupe_store_new(
-            options->store_bytes == 0 ? STORE_BYTES_DEFAULT : options->store_bytes),
+        .store =
+            troupe_store_new(options.store_bytes == 0 ? STORE_BYTES_DEFAULT : options.store_bytes),
         .sys = troupe_sys_posix()};
     atomic_init(&run.signal, 0);
     status = tr_run_plan(&run, err);

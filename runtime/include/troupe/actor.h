@@ -91,7 +91,8 @@ void troupe_log(troupe_ctx *ctx, const char *format, ...) TROUPE_PRINTF(2, 3);
 /* The stop hook returned false and its work is done now. */
 void troupe_stopped(troupe_ctx *ctx);
 /* Ends this actor after the current piece of its code: everyone who waits for it is told DIED
- * with this text. A role with restarts left makes a new incarnation. */
+ * with this text (with status OK: STOPPED, it has finished). A role with restarts left makes a
+ * new incarnation, without one a death ends the run as failed. */
 void troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
     TROUPE_PRINTF(3, 4);
 /* Asks for the orderly end of the whole run; the first code given becomes the program's exit
@@ -202,10 +203,10 @@ typedef struct troupe_call_options {
     uint64_t resend_ns;
 } troupe_call_options;
 
-/* Sends a call; `args` may be NULL. On OK the callback will run exactly once, unless this actor
- * ends first. AGAIN: no room at the target or in this loop's table of calls, park it; NOT_FOUND:
- * no such target or it is not up; GONE: that incarnation is no more; INVALID: args are
- * incomplete or too large. */
+/* Sends a call; `args` may be NULL, `method` must outlive the call (a literal). On OK the
+ * callback will run exactly once, unless this actor ends first. AGAIN: no room at the target or
+ * in this loop's table of calls, park it; NOT_FOUND: no such target or it is not up; GONE: that
+ * incarnation is no more; INVALID: args are incomplete or too large. */
 troupe_status troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method,
     troupe_args *args, const troupe_call_options *options) TROUPE_MUST_USE;
 #define troupe_call_send(ctx, to, method, args, ...)     \

@@ -15,8 +15,9 @@ typedef struct troupe_app {
      * The reason is the one given to troupe_graph_refuse, or was printed by `graph` itself. */
     troupe_status (*graph)(troupe_graph *graph, int argc, char **argv);
     /* Optional: runs on the main thread once all actors are up; may call and wait. Its result is
-     * the exit code, and its return ends the run. Without it the run ends by troupe_quit or by a
-     * signal. */
+     * the exit code, and its return ends the run. Signals are seen while it waits (troupe_wait,
+     * troupe_call_wait), so it should not block otherwise. Without it the run ends by
+     * troupe_quit or by a signal. */
     int (*drive)(troupe_ctx *ctx, int argc, char **argv);
     const troupe_stream_class *streams; /* needed when the graph declares a stream */
     uint64_t store_bytes;               /* budget of the object store; 0: 4 GiB */

@@ -374,6 +374,7 @@ a_peer_that_came_back_is_reached_by_dialling_again(void)
     at[1] = NULL;
     carry();
     (void)poll_some(0, 10);
+    (void)poll_some(2, 10);
     assert_int_equal(got[0].gone, 2);
     assert_int_equal(got[0].gone_epoch, 2);
     assert_int_equal(got[2].gone, 1); /* it had not dialled the second life */

@@ -452,6 +452,46 @@ values_of_every_kind_make_the_round_trip(void **state)
 }
 
 static void
+take_tensor(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    troupe_tensor tensor = {.rank = 3};
+    assert_false(troupe_arg_tensor(call, 0, &tensor));
+    assert_int_equal(tensor.rank, 0);
+    troupe_reply(call, NULL);
+}
+
+static const troupe_class taker = {.name = "taker", .methods = {{"tensor", take_tensor}}};
+
+/* Type, rank, first dimension and number of bytes, of which one is wrong. */
+static void
+a_tensor_that_does_not_fit_its_shape_is_refused(void **state)
+{
+    (void)state;
+    static const int64_t cases[][4] = {{1, 1, 3, 8}, {1, 1, 2, 12}, {9, 1, 2, 8}, {0, 1, 2, 8},
+        {1, 5, 1, 4}, {1, 1, -2, 8}, {1, 1, INT64_MAX, 8}};
+    static const uint8_t bytes[16];
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    (void)rig_spawn(&rig, 0, &taker, "alpha", 0);
+    for (size_t i = 0; i < TR_COUNT(cases); i++) {
+        troupe_args args = {0};
+        troupe_args_array(&args, 3);
+        troupe_args_i64(&args, cases[i][0]);
+        troupe_args_array(&args, (uint32_t)cases[i][1]);
+        for (int64_t k = 0; k < cases[i][1]; k++) {
+            troupe_args_i64(&args, k == 0 ? cases[i][2] : 1);
+        }
+        troupe_args_bin(&args, bytes, (size_t)cases[i][3]);
+        assert_int_equal(troupe_call_send(from, troupe_to(from, "alpha", 0), "tensor", &args,
+                             .on_answer = rig_note, .user = &answers),
+            TROUPE_OK);
+        rig_settle(&rig);
+        assert_int_equal(answers.answers[i].status, TROUPE_BAD_INPUT);
+        assert_non_null(strstr(answers.answers[i].text, "argument 0: a tensor is wanted"));
+    }
+}
+
+static void
 nested(troupe_ctx *ctx, troupe_call *call)
 {
     (void)ctx;
@@ -560,6 +600,7 @@ main(void)
         TEST(a_watch_tells_who_is_up_who_comes_and_who_goes_and_why),
         TEST(every_open_wait_is_listed_with_who_whom_since_and_until),
         TEST(values_of_every_kind_make_the_round_trip),
+        TEST(a_tensor_that_does_not_fit_its_shape_is_refused),
         TEST(arrays_nest_and_values_after_them_are_found),
         TEST(incomplete_too_deep_and_too_large_arguments_are_refused_and_kept),
         TEST(only_the_driver_may_wait),

@@ -96,6 +96,14 @@ bounded_draws_are_below_their_bound_and_unbiased(void **state)
         assert_true(abs(bins[i] - N / 3) < 700);
     }
     assert_int_equal(tr_below(1, 2, 1), 0);
+    /* Three quarters of the words: a remainder alone would give the lowest third twice as often. */
+    int low = 0;
+    tr_rng words = {.key = 4};
+    for (uint64_t i = 0; i < 3000; i++) {
+        low += tr_below(2, i, UINT64_C(3) << 62) < UINT64_C(1) << 62 ? 1 : 0;
+        low += tr_rng_below(&words, UINT64_C(3) << 62) < UINT64_C(1) << 62 ? 1 : 0;
+    }
+    assert_true(low > 1850 && low < 2150);
     tr_rng rng = {.key = 9};
     for (int i = 0; i < 1000; i++) {
         assert_true(tr_rng_below(&rng, 10) < 10);
@@ -274,6 +282,30 @@ a_buffer_grows_and_always_ends_with_a_zero(void **state)
 }
 
 static void
+options_of_an_older_header_are_filled_with_zeros(void **state)
+{
+    (void)state;
+
+    struct older {
+        size_t size;
+        int a;
+    } older = {.size = sizeof older, .a = 5};
+
+    struct newer {
+        size_t size;
+        int a;
+        int64_t b;
+    } ours = {.b = 9}, longer = {.size = sizeof longer + 1};
+
+    assert_true(tr_options_copy(&ours, sizeof ours, &older));
+    assert_int_equal(ours.a, 5);
+    assert_int_equal(ours.b, 0);
+    assert_false(tr_options_copy(&ours, sizeof ours, &longer));
+    longer.size = 0;
+    assert_false(tr_options_copy(&ours, sizeof ours, &longer));
+}
+
+static void
 the_nearest_name_is_offered_only_when_it_is_near(void **state)
 {
     (void)state;
@@ -321,6 +353,7 @@ main(void)
         cmocka_unit_test(every_f16_has_its_value_and_survives_the_way_through_float),
         cmocka_unit_test(f16_rounds_to_nearest_even_between_all_neighbours),
         cmocka_unit_test(a_buffer_grows_and_always_ends_with_a_zero),
+        cmocka_unit_test(options_of_an_older_header_are_filled_with_zeros),
         cmocka_unit_test(the_nearest_name_is_offered_only_when_it_is_near),
         cmocka_unit_test(every_status_has_a_name_and_a_text_and_errors_are_cut_not_overrun),
     };

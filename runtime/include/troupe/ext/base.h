@@ -99,6 +99,13 @@ void tr_buf_printf(tr_buf *buf, const char *format, ...) TROUPE_PRINTF(2, 3);
 void tr_buf_clear(tr_buf *buf); /* keeps the memory */
 void tr_buf_fini(tr_buf *buf);
 
+/* --- option structs ------------------------------------------------------------------------- */
+
+/* Copies an option struct, whose first field is its size, into `out` of `size` bytes. One from
+ * an older header is shorter: what it lacks is zero. False for one that is empty or longer than
+ * ours. */
+bool tr_options_copy(void *out, size_t size, const void *given);
+
 /* --- text helpers
  * --------------------------------------------------------------------------------- */
 
