@@ -17,17 +17,16 @@
 #include <string.h>
 
 enum {
-    PAUSE_NS = 5 * 1000 * 1000
+    STORE_FULL_PERCENT = 70 /* from here on a checkpoint is due, which frees what it covers */
 };
 
 static void next_step(troupe_ctx *ctx, tr_policy *p);
-static void publish(troupe_ctx *ctx, tr_policy *p);
 static void save_if_due(troupe_ctx *ctx, tr_policy *p);
 static void finish(troupe_ctx *ctx, tr_policy *p);
 
 /* Time since the last mark goes to `account`. */
-static void
-account(tr_policy *p, uint64_t *into)
+void
+tr_policy_account(tr_policy *p, uint64_t *into)
 {
     uint64_t now = tr_now_ns();
     *into += now - p->mark_ns;
@@ -71,8 +70,9 @@ tr_policy_fail(
 }
 
 /* Sends a call to the stream, whose answer continues the run; without it the run cannot go on. */
-static void
-ask(troupe_ctx *ctx, tr_policy *p, const char *method, troupe_args *args, troupe_answer_fn next)
+void
+tr_policy_ask(
+    troupe_ctx *ctx, tr_policy *p, const char *method, troupe_args *args, troupe_answer_fn next)
 {
     troupe_status status = troupe_call_send(ctx, p->stream, method, args, .on_answer = next,
         .user = p, .retry = true, .deadline_ns = TROUPE_DEADLINE_MAX_NS);
@@ -181,6 +181,9 @@ policy_fini(troupe_ctx *ctx)
     tr_policy *p = troupe_state(ctx);
     tr_policy_eval_free(ctx, p);
     tr_policy_close_batch(p);
+    if (troupe_object_word(p->publishing) != 0) {
+        (void)troupe_object_release(troupe_ctx_store(ctx), p->publishing);
+    }
     troupe_trainer_free(p->trainer);
     troupe_lm_free(p->lm);
     troupe_device_close(p->device);
@@ -225,7 +228,7 @@ opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
         return;
     }
     p->initial = true;
-    publish(ctx, p);
+    tr_policy_publish(ctx, p);
 }
 
 static void
@@ -235,7 +238,7 @@ policy_start(troupe_ctx *ctx)
     p->begun_ns = p->line_ns = p->mark_ns = tr_now_ns();
     p->phase = TR_POLICY_OPENING;
     troupe_args args = {0};
-    ask(ctx, p, TROUPE_METHOD_OPEN, &args, opened);
+    tr_policy_ask(ctx, p, TROUPE_METHOD_OPEN, &args, opened);
 }
 
 /* --- publish
@@ -244,7 +247,10 @@ policy_start(troupe_ctx *ctx)
 static void
 evaluated(troupe_ctx *ctx, tr_policy *p)
 {
-    account(p, &p->other_ns);
+    if (p->phase == TR_POLICY_FINISHING || p->phase == TR_POLICY_DONE) {
+        return;
+    }
+    tr_policy_account(p, &p->other_ns);
     p->accuracy_last = isfinite(p->accuracy) ? p->accuracy : p->accuracy_last;
     p->accuracy_first = p->initial ? p->accuracy : p->accuracy_first;
     troupe_error err = {0};
@@ -268,12 +274,15 @@ evaluation_is_due(const tr_policy *p)
     if (tr_prompts_held_out_rows(&p->prompts) == 0) {
         return false;
     }
+    if (p->asked_to_stop) {
+        return false; /* the grace time is for the checkpoint */
+    }
     bool last = p->step >= p->steps;
     return last || p->stopping || (p->eval_every > 0 && p->step % p->eval_every == 0);
 }
 
-static void
-after_publish(troupe_ctx *ctx, tr_policy *p)
+void
+tr_policy_published(troupe_ctx *ctx, tr_policy *p)
 {
     p->accuracy = TR_UNKNOWN;
     if (!evaluation_is_due(p)) {
@@ -288,81 +297,6 @@ after_publish(troupe_ctx *ctx, tr_policy *p)
     }
 }
 
-static void send_publish(troupe_ctx *ctx, void *user);
-
-static void
-published(troupe_ctx *ctx, troupe_answer *answer, void *user)
-{
-    tr_policy *p = user;
-    troupe_status status = troupe_answer_status(answer);
-    if (status == TROUPE_AGAIN) { /* receivers still hold too many older versions */
-        if (troupe_timer_start(ctx, PAUSE_NS, send_publish, p, NULL) != TROUPE_OK) {
-            send_publish(ctx, p);
-        }
-        return;
-    }
-    (void)troupe_object_release(troupe_ctx_store(ctx), p->publishing);
-    p->publishing = (troupe_object){0};
-    if (status != TROUPE_OK && status != TROUPE_DUPLICATE) {
-        tr_policy_fail(ctx, p, status, "publish", troupe_answer_text(answer));
-        return;
-    }
-    p->version = p->next_version++;
-    account(p, &p->other_ns);
-    after_publish(ctx, p);
-}
-
-static void
-send_publish(troupe_ctx *ctx, void *user)
-{
-    tr_policy *p = user;
-    troupe_args args = {0};
-    troupe_args_u64(&args, p->next_version);
-    troupe_args_i64(&args, p->step);
-    troupe_args_object(&args, p->publishing);
-    troupe_args_u64(&args, p->published_digest);
-    ask(ctx, p, TROUPE_METHOD_PUBLISH, &args, published);
-}
-
-static void
-make_publication(troupe_ctx *ctx, void *user)
-{
-    tr_policy *p = user;
-    size_t bytes = troupe_lm_get_layout(p->lm)->floats * sizeof(float);
-    void *data = NULL;
-    troupe_status status =
-        troupe_object_create(troupe_ctx_store(ctx), bytes, &p->publishing, &data);
-    if (status == TROUPE_AGAIN &&
-        troupe_timer_start(ctx, PAUSE_NS, make_publication, p, NULL) == TROUPE_OK) {
-        return;
-    }
-    if (status == TROUPE_OK) {
-        memcpy(data, p->params, bytes);
-        status = troupe_object_seal(troupe_ctx_store(ctx), p->publishing);
-    }
-    if (status != TROUPE_OK) {
-        tr_policy_fail(
-            ctx, p, status, "publish", "the store has no room for another version of the weights");
-        return;
-    }
-    p->published_digest = tr_xxh3(p->params, bytes, 0);
-    send_publish(ctx, p);
-}
-
-/* Publishes the masters of step p->step as p->next_version. */
-static void
-publish(troupe_ctx *ctx, tr_policy *p)
-{
-    p->phase = TR_POLICY_PUBLISHING;
-    troupe_error err = {0};
-    troupe_status status = troupe_trainer_get_state(p->trainer, p->params, NULL, NULL, &err);
-    if (status != TROUPE_OK) {
-        tr_policy_fail(ctx, p, status, "publish", err.text);
-        return;
-    }
-    make_publication(ctx, p);
-}
-
 /* --- take, train, commit
  * ---------------------------------------------------------------------------------- */
 
@@ -370,7 +304,7 @@ static void
 taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     tr_policy *p = user;
-    account(p, &p->waiting_ns);
+    tr_policy_account(p, &p->waiting_ns);
     if (p->phase != TR_POLICY_TAKING || p->stopping) {
         return; /* the run is being finished; the groups end with it */
     }
@@ -430,13 +364,23 @@ committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
     p->publish_ms = troupe_arg_is_nil(answer, 2) ? TR_UNKNOWN : troupe_arg_f64(answer, 2);
     p->step++;
+    /* What is written from here on is not covered by the ledger that this answer holds. */
+    tr_run_offsets written = {0};
+    troupe_error err = {0};
+    status = tr_run_dir_offsets(p->files, false, &written, &err);
+    if (status != TROUPE_OK) {
+        tr_policy_fail(ctx, p, status, "samples.jsonl", err.text);
+        return;
+    }
+    p->offsets.samples = written.samples;
+    p->counts_at_commit = p->counts;
     p->lag_line = p->batch.lag;
     p->head_line = p->batch.head_sum;
     p->trained_line = p->batch.trained;
     tr_policy_close_batch(p);
     ask_rollouts(ctx, p);
-    account(p, &p->other_ns);
-    publish(ctx, p);
+    tr_policy_account(p, &p->other_ns);
+    tr_policy_publish(ctx, p);
 }
 
 static void
@@ -462,16 +406,16 @@ commit(troupe_ctx *ctx, tr_policy *p)
         }
     }
     troupe_args_bool(&args, true);
-    ask(ctx, p, TROUPE_METHOD_COMMIT, &args, committed);
+    tr_policy_ask(ctx, p, TROUPE_METHOD_COMMIT, &args, committed);
 }
 
 static void
 train(troupe_ctx *ctx, tr_policy *p)
 {
     troupe_error err = {0};
-    account(p, &p->other_ns);
+    tr_policy_account(p, &p->other_ns);
     troupe_status status = tr_policy_train(p, &err);
-    account(p, &p->training_ns);
+    tr_policy_account(p, &p->training_ns);
     if (status == TROUPE_OK) {
         status = tr_policy_write_samples(p, p->step + 1, &err);
     }
@@ -491,11 +435,11 @@ next_step(troupe_ctx *ctx, tr_policy *p)
         return;
     }
     p->phase = TR_POLICY_TAKING;
-    account(p, &p->other_ns);
+    tr_policy_account(p, &p->other_ns);
     troupe_args args = {0};
     troupe_args_i64(&args, p->step + 1);
     troupe_args_u64(&args, p->version);
-    ask(ctx, p, TROUPE_METHOD_TAKE, &args, taken);
+    tr_policy_ask(ctx, p, TROUPE_METHOD_TAKE, &args, taken);
 }
 
 /* --- save, finish
@@ -522,14 +466,24 @@ durable(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
 }
 
+static bool
+store_is_filling(troupe_ctx *ctx)
+{
+    troupe_store_stats stats;
+    troupe_store_get_stats(troupe_ctx_store(ctx), &stats);
+    return stats.bytes > stats.bytes_max / 100 * STORE_FULL_PERCENT;
+}
+
 /* A checkpoint when one is due, then what comes next. A failed one is no end: the old one is still
- * good and the next is due after as many steps; only the last must succeed. */
+ * good and the next is due after as many steps; only the last must succeed. Samples stay in the
+ * store until a checkpoint covers them, so a filling store makes one due. */
 static void
 save_if_due(troupe_ctx *ctx, tr_policy *p)
 {
     bool last = p->stopping || p->step >= p->steps;
+    bool regular = p->checkpoint_every > 0 && p->step % p->checkpoint_every == 0;
     bool due = p->checkpointed != p->step && p->ledger != NULL &&
-               (last || (p->checkpoint_every > 0 && p->step % p->checkpoint_every == 0));
+               (last || regular || store_is_filling(ctx));
     if (!due) {
         if (p->stopping) {
             finish(ctx, p);
@@ -539,11 +493,11 @@ save_if_due(troupe_ctx *ctx, tr_policy *p)
         return;
     }
     p->phase = TR_POLICY_SAVING;
-    account(p, &p->other_ns);
+    tr_policy_account(p, &p->other_ns);
     uint64_t digest = 0;
     troupe_error err = {0};
     troupe_status status = tr_policy_save(p, &digest, &err);
-    account(p, &p->other_ns);
+    tr_policy_account(p, &p->other_ns);
     if (status != TROUPE_OK) {
         p->checkpoint_errors++;
         troupe_log(ctx, "checkpoint-%lld was not written: %s", (long long)p->step, err.text);
@@ -562,7 +516,7 @@ save_if_due(troupe_ctx *ctx, tr_policy *p)
     troupe_args args = {0};
     troupe_args_i64(&args, p->step);
     troupe_args_u64(&args, digest);
-    ask(ctx, p, TROUPE_METHOD_DURABLE, &args, durable);
+    tr_policy_ask(ctx, p, TROUPE_METHOD_DURABLE, &args, durable);
 }
 
 static void
@@ -583,7 +537,7 @@ finish(troupe_ctx *ctx, tr_policy *p)
     p->phase = TR_POLICY_FINISHING;
     troupe_args args = {0};
     troupe_args_str(&args, p->step >= p->steps ? "all steps done" : "stopped");
-    ask(ctx, p, TROUPE_METHOD_FINISH, &args, finished);
+    tr_policy_ask(ctx, p, TROUPE_METHOD_FINISH, &args, finished);
 }
 
 /* The run ends after what is under way: a pending take is given up, a step is finished. */
@@ -593,6 +547,10 @@ begin_end(troupe_ctx *ctx, tr_policy *p)
     p->stopping = true;
     if (p->phase == TR_POLICY_TAKING) {
         save_if_due(ctx, p);
+    } else if (p->phase == TR_POLICY_EVALUATING && p->asked_to_stop) {
+        tr_policy_eval_abandon(p);
+        p->accuracy = TR_UNKNOWN;
+        evaluated(ctx, p);
     }
 }
 
@@ -624,8 +582,11 @@ rollout_said(troupe_ctx *ctx, troupe_answer *answer, void *user)
     tr_rollout_stats *stats = user;
     (void)ctx;
     if (troupe_answer_status(answer) == TROUPE_OK) {
-        *stats = (tr_rollout_stats){troupe_arg_u64(answer, 0), troupe_arg_u64(answer, 1),
-            troupe_arg_u64(answer, 2), troupe_arg_u64(answer, 3)};
+        *stats = (tr_rollout_stats){.tokens = troupe_arg_u64(answer, 0),
+            .busy_ns = troupe_arg_u64(answer, 1),
+            .idle_ns = troupe_arg_u64(answer, 2),
+            .full_ns = troupe_arg_u64(answer, 3),
+            .swap_ns = troupe_arg_u64(answer, 4)};
     }
 }
 

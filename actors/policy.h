@@ -1,4 +1,5 @@
-/* The policy role, in parts: policy.c is the order of events, policy_step.c a batch and its step,
+/* The policy role, in parts: policy.c is the order of events,
+ * policy_publish.c a version on its way, policy_step.c a batch and its step,
  * policy_record.c the lines of metrics.jsonl and samples.jsonl, policy_eval.c the held-out prompts,
  * policy_checkpoint.c what lasts. */
 #ifndef TR_POLICY_H
@@ -27,7 +28,8 @@ typedef struct tr_batch_member {
     uint32_t attempt;
     uint64_t digest; /* as the coordinator says; as computed here once verified */
     double reward;
-    troupe_sample *sample;
+    bool lost; /* an object of it is not there or does not parse: its group ends failed */
+    troupe_sample *sample;    /* NULL when lost */
     troupe_sample *reference; /* NULL without a reference stage */
     troupe_lm_span *spans;
     uint8_t *mask; /* units within the bound; NULL when all are */
@@ -53,8 +55,15 @@ typedef struct tr_batch {
 
 /* What one rollout said of itself last, and at the last line of metrics. */
 typedef struct tr_rollout_stats {
-    uint64_t tokens, busy_ns, idle_ns, swap_ns;
+    uint64_t tokens, busy_ns, idle_ns, full_ns, swap_ns; /* full: the store had no room */
 } tr_rollout_stats;
+
+/* Over the whole run, resumes included. */
+typedef struct tr_policy_counts {
+    uint64_t sampled_units, sampled_samples;
+    uint64_t trained_units, trained_samples;
+    uint64_t wasted_units; /* sampled and not trained on */
+} tr_policy_counts;
 
 typedef enum tr_policy_phase {
     TR_POLICY_OPENING,
@@ -118,6 +127,7 @@ typedef struct tr_policy {
     double accuracy_last, accuracy_first;
     uint64_t eval_errors;
     tr_eval *eval;
+    tr_eval *eval_abandoned;
     int64_t checkpointed; /* step of the newest checkpoint, -1 none */
     uint64_t checkpoint_errors;
     tr_run_offsets offsets; /* covered by `ledger`'s step */
@@ -125,15 +135,28 @@ typedef struct tr_policy {
     tr_rollout_stats rollouts[TR_ROLLOUTS_MAX], rollouts_before[TR_ROLLOUTS_MAX];
     uint64_t begun_ns, line_ns, waiting_ns, training_ns, other_ns, mark_ns;
     double wall_before; /* seconds of earlier processes of this run */
-    uint64_t trained_tokens, trained_tokens_before, sampled_units, trained_units, wasted_tokens;
-    uint64_t trained_samples;
-    uint64_t sampled_samples;
+    uint64_t trained_tokens, trained_tokens_before;
+    tr_policy_counts counts;
+    tr_policy_counts counts_at_commit; /* what a checkpoint of that step holds */
+    uint64_t publish_since_ns;
     double tokens_per_s, train_tokens_per_s, lag_head_mean;
 } tr_policy;
 
 /* policy.c: ends the role's work with a reason; the driver turns it into the program's exit. */
 void tr_policy_fail(
     troupe_ctx *ctx, tr_policy *p, troupe_status status, const char *what, const char *why);
+
+/* Sends a call to the stream, whose answer continues the run; without it the run cannot go on. Takes
+ * the args. */
+void tr_policy_ask(
+    troupe_ctx *ctx, tr_policy *p, const char *method, troupe_args *args, troupe_answer_fn next);
+/* Time since the last mark goes to *into. */
+void tr_policy_account(tr_policy *p, uint64_t *into);
+/* The version is published: evaluate, record, save, next. */
+void tr_policy_published(troupe_ctx *ctx, tr_policy *p);
+
+/* policy_publish.c: the masters of step p->step as p->next_version, then tr_policy_published. */
+void tr_policy_publish(troupe_ctx *ctx, tr_policy *p);
 
 /* policy_step.c */
 /* Reads the answer of a take into p->batch: opens every sample, verifies digests, tests the
@@ -143,6 +166,8 @@ troupe_status tr_policy_read_batch(
 /* Advantages and one trainer step over the groups whose verdict is "trained". */
 troupe_status tr_policy_train(tr_policy *p, troupe_error *err) TROUPE_MUST_USE;
 void tr_policy_close_batch(tr_policy *p);
+/* Adds one sample that has ended to the run's totals. */
+void tr_policy_count(tr_policy *p, uint64_t units, double reward, bool trained);
 
 /* policy_record.c */
 troupe_status tr_policy_write_samples(
@@ -161,6 +186,8 @@ troupe_status tr_policy_eval_start(troupe_ctx *ctx, tr_policy *p,
     void (*done)(troupe_ctx *ctx, tr_policy *p), troupe_error *err) TROUPE_MUST_USE;
 /* One slice; true while there is more to decode. */
 bool tr_policy_eval_slice(troupe_ctx *ctx, tr_policy *p);
+/* Gives a running evaluation up; `done` is not called. */
+void tr_policy_eval_abandon(tr_policy *p);
 void tr_policy_eval_free(troupe_ctx *ctx, tr_policy *p);
 
 /* policy_checkpoint.c */

@@ -14,6 +14,7 @@ enum {
 static char *
 state_json(tr_policy *p)
 {
+    const tr_policy_counts *c = &p->counts_at_commit;
     troupe_trainer_progress progress;
     troupe_trainer_get_progress(p->trainer, &progress);
     char text[1024];
@@ -23,11 +24,11 @@ state_json(tr_policy *p)
         "step", (json_int_t)p->step, "version", (json_int_t)p->version, "epoch",
         (json_int_t)p->epoch, "seed", (json_int_t)tr_config_int(p->config, "seed", 1),
         "metrics_bytes", (json_int_t)p->offsets.metrics, "samples_bytes",
-        (json_int_t)p->offsets.samples, "sampled_units", (json_int_t)p->sampled_units,
-        "trained_units", (json_int_t)p->trained_units, "wasted_tokens",
-        (json_int_t)p->wasted_tokens, "trained_samples", (json_int_t)p->trained_samples, "wall_s",
+        (json_int_t)p->offsets.samples, "sampled_units", (json_int_t)c->sampled_units,
+        "trained_units", (json_int_t)c->trained_units, "wasted_tokens", (json_int_t)c->wasted_units,
+        "trained_samples", (json_int_t)c->trained_samples, "wall_s",
         p->wall_before + (double)(tr_now_ns() - p->begun_ns) / 1e9, "trainer", trainer);
-    json_object_set_new(state, "sampled_samples", json_integer((json_int_t)p->sampled_samples));
+    json_object_set_new(state, "sampled_samples", json_integer((json_int_t)c->sampled_samples));
     char *out = json_dumps(state, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     json_decref(state);
     return out;
@@ -98,11 +99,11 @@ apply_state(tr_policy *p, const char *dir, const json_t *state, troupe_error *er
     p->checkpointed = p->step;
     p->offsets = (tr_run_offsets){
         tr_config_int(state, "metrics_bytes", 0), tr_config_int(state, "samples_bytes", 0)};
-    p->sampled_units = (uint64_t)tr_config_int(state, "sampled_units", 0);
-    p->trained_units = (uint64_t)tr_config_int(state, "trained_units", 0);
-    p->wasted_tokens = (uint64_t)tr_config_int(state, "wasted_tokens", 0);
-    p->trained_samples = (uint64_t)tr_config_int(state, "trained_samples", 0);
-    p->sampled_samples = (uint64_t)tr_config_int(state, "sampled_samples", 0);
+    p->counts.sampled_units = (uint64_t)tr_config_int(state, "sampled_units", 0);
+    p->counts.trained_units = (uint64_t)tr_config_int(state, "trained_units", 0);
+    p->counts.wasted_units = (uint64_t)tr_config_int(state, "wasted_tokens", 0);
+    p->counts.trained_samples = (uint64_t)tr_config_int(state, "trained_samples", 0);
+    p->counts.sampled_samples = (uint64_t)tr_config_int(state, "sampled_samples", 0);
     p->wall_before = tr_config_real(state, "wall_s", 0);
     return status;
 }
@@ -133,10 +134,13 @@ tr_policy_restore(tr_policy *p, const char *dir, troupe_error *err)
 troupe_status
 tr_policy_save(tr_policy *p, uint64_t *digest, troupe_error *err)
 {
-    troupe_status status = tr_run_dir_offsets(p->files, true, &p->offsets, err);
+    /* metrics.jsonl has the line of this very step; samples.jsonl counts as of its commit. */
+    tr_run_offsets written = {0};
+    troupe_status status = tr_run_dir_offsets(p->files, true, &written, err);
     if (status != TROUPE_OK) {
         return status;
     }
+    p->offsets.metrics = written.metrics;
     size_t floats = troupe_lm_get_layout(p->lm)->floats;
     float *arrays = tr_zalloc(3 * floats, sizeof *arrays);
     char *state = state_json(p);

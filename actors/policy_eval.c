@@ -9,7 +9,8 @@
 #include <string.h>
 
 enum {
-    SCORES_OPEN_MAX = 64,
+    SCORES_OPEN_MAX = 64,        /* rewards asked for at once */
+    PROGRAM_SCORES_OPEN_MAX = 4, /* the same of one external program, which takes them in turn */
     SUBMITTED_MAX = 256
 };
 
@@ -18,9 +19,14 @@ struct tr_eval {
     troupe_engine *engine;
     troupe_lm_weights *weights;
     void (*done)(troupe_ctx *ctx, tr_policy *p);
-    int64_t rows, submitted, decoded, scored, right;
-    int open;       /* scores asked for and not answered */
-    int64_t *order; /* row of each finished prompt, waiting to be scored */
+    int64_t rows, submitted, decoded;
+    int64_t scored; /* rows that have an answer, an error included */
+    int64_t right, errors;
+    bool abandoned; /* nobody waits for it; it lives until its last answer can have come */
+    int open_max;
+    uint64_t deadline_ns; /* of one score, with those that are before it in the queue */
+    int open;             /* scores asked for and not answered */
+    int64_t *order;       /* row of each finished prompt, waiting to be scored */
     troupe_object *objects;
     int64_t waiting_first, waiting_count;
     int32_t stop_ids[TROUPE_STOP_IDS_MAX];
@@ -32,10 +38,9 @@ typedef struct score_call {
     troupe_object object;
 } score_call;
 
-void
-tr_policy_eval_free(troupe_ctx *ctx, tr_policy *p)
+static void
+eval_free(troupe_ctx *ctx, tr_policy *p, tr_eval *e)
 {
-    tr_eval *e = p->eval;
     if (e == NULL) {
         return;
     }
@@ -47,6 +52,22 @@ tr_policy_eval_free(troupe_ctx *ctx, tr_policy *p)
     tr_free(e->order);
     tr_free(e->objects);
     tr_free(e);
+}
+
+void
+tr_policy_eval_free(troupe_ctx *ctx, tr_policy *p)
+{
+    eval_free(ctx, p, p->eval);
+    eval_free(ctx, p, p->eval_abandoned);
+    p->eval = p->eval_abandoned = NULL;
+}
+
+void
+tr_policy_eval_abandon(tr_policy *p)
+{
+    TR_ASSERT(p->eval != NULL && p->eval_abandoned == NULL);
+    p->eval->abandoned = true;
+    p->eval_abandoned = p->eval;
     p->eval = NULL;
 }
 
@@ -63,6 +84,11 @@ tr_policy_eval_start(
     e->rows = limit > 0 ? TR_MIN(limit, e->rows) : e->rows;
     e->order = tr_zalloc((size_t)e->rows, sizeof *e->order);
     e->objects = tr_zalloc((size_t)e->rows, sizeof *e->objects);
+    bool program = tr_config_text(p->config, "reward-cmd", NULL) != NULL;
+    int each = program ? PROGRAM_SCORES_OPEN_MAX : SCORES_OPEN_MAX;
+    double timeout_s = tr_config_real(p->config, "reward-timeout", 10);
+    e->open_max = each * TR_MAX(troupe_replicas(ctx, "reward"), 1);
+    e->deadline_ns = (uint64_t)((timeout_s * 2 * PROGRAM_SCORES_OPEN_MAX + 60) * 1e9);
     e->stop_count = tr_stop_ids(&p->model, &p->prompts, e->stop_ids);
     troupe_status status =
         troupe_lm_weights_new(p->lm, p->device, p->params, (int64_t)p->version, &e->weights, err);
@@ -71,23 +97,29 @@ tr_policy_eval_start(
         status = troupe_engine_new(p->lm, p->device, e->weights, &options, &e->engine, err);
     }
     if (status != TROUPE_OK) {
-        tr_policy_eval_free(ctx, p);
+        eval_free(ctx, p, e);
+        p->eval = NULL;
     }
     return status;
 }
 
 /* Counts one more row that has its score (or will never have one); the last ends the evaluation. */
 static void
-count_score(troupe_ctx *ctx, tr_eval *e, bool right)
+count_score(troupe_ctx *ctx, tr_eval *e, bool right, bool error)
 {
     tr_policy *p = e->p;
     e->right += right;
+    e->errors += error;
+    p->eval_errors += error;
     if (++e->scored < e->rows) {
         return;
     }
-    p->accuracy = (double)e->right / (double)e->rows;
+    /* A reward that could not be had says nothing about the answer. */
+    int64_t known = e->rows - e->errors;
+    p->accuracy = known > 0 ? (double)e->right / (double)known : (double)NAN;
     void (*done)(troupe_ctx *, tr_policy *) = e->done;
-    tr_policy_eval_free(ctx, p);
+    eval_free(ctx, p, e);
+    p->eval = NULL;
     done(ctx, p);
 }
 
@@ -101,17 +133,17 @@ scored(troupe_ctx *ctx, troupe_answer *answer, void *user)
     (void)troupe_object_release(troupe_ctx_store(ctx), call.object);
     tr_eval *e = call.eval;
     e->open--;
-    bool right = false;
-    if (troupe_answer_status(answer) == TROUPE_OK) {
-        right = troupe_arg_f64(answer, 0) >= 1 - 1e-9;
-    } else {
-        if (e->p->eval_errors++ == 0) {
-            troupe_log(ctx, "an evaluation reward failed and counts as wrong: %s",
-                troupe_answer_text(answer));
-        }
+    if (e->abandoned) {
+        return;
+    }
+    bool error = troupe_answer_status(answer) != TROUPE_OK;
+    bool right = !error && troupe_arg_f64(answer, 0) >= 1 - 1e-9;
+    if (error && e->p->eval_errors == 0) {
+        troupe_log(ctx, "an evaluation reward failed, its row does not count: %s",
+            troupe_answer_text(answer));
     }
     bool more = e->scored + 1 < e->rows;
-    count_score(ctx, e, right);
+    count_score(ctx, e, right, error);
     if (more) {
         ask_scores(ctx, e);
     }
@@ -122,7 +154,7 @@ static void
 ask_scores(troupe_ctx *ctx, tr_eval *e)
 {
     int replicas = troupe_replicas(ctx, "reward");
-    while (e->open < SCORES_OPEN_MAX && e->waiting_first < e->waiting_count) {
+    while (e->open < e->open_max && e->waiting_first < e->waiting_count) {
         int64_t at = e->waiting_first;
         score_call *call = tr_zalloc(1, sizeof *call);
         *call = (score_call){e, e->objects[at]};
@@ -134,7 +166,7 @@ ask_scores(troupe_ctx *ctx, tr_eval *e)
         }
         troupe_status status = troupe_call_send(ctx,
             troupe_to(ctx, "reward", (int)(at % TR_MAX(replicas, 1))), TROUPE_METHOD_SCORE, &args,
-            .on_answer = scored, .user = call, .retry = true, .deadline_ns = UINT64_C(60000000000));
+            .on_answer = scored, .user = call, .retry = true, .deadline_ns = e->deadline_ns);
         if (status != TROUPE_OK) {
             troupe_args_fini(&args);
             tr_free(call);
@@ -202,12 +234,12 @@ tr_policy_eval_slice(troupe_ctx *ctx, tr_policy *p)
     while (e->submitted < e->rows && e->submitted - e->decoded < SUBMITTED_MAX) {
         troupe_status status = submit_row(e, &err);
         if (status != TROUPE_OK) {
-            if (p->eval_errors++ == 0) {
-                troupe_log(ctx, "a held-out prompt counts as wrong: %s", err.text);
+            if (p->eval_errors == 0) {
+                troupe_log(ctx, "a held-out prompt does not count: %s", err.text);
             }
             e->decoded++;
             bool more = e->scored + 1 < e->rows;
-            count_score(ctx, e, false);
+            count_score(ctx, e, false, true);
             if (!more) {
                 return false;
             }
@@ -219,9 +251,8 @@ tr_policy_eval_slice(troupe_ctx *ctx, tr_policy *p)
     for (int i = 0; status == TROUPE_OK && i < count; i++) {
         e->decoded++;
         if (finished[i].count == 0 || keep_sample(ctx, e, &finished[i], &err) != TROUPE_OK) {
-            p->eval_errors++;
             bool more = e->scored + 1 < e->rows;
-            count_score(ctx, e, false);
+            count_score(ctx, e, false, true);
             if (!more) {
                 return false;
             }

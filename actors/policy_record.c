@@ -90,7 +90,9 @@ tr_policy_write_samples(tr_policy *p, int64_t step, troupe_error *err)
             const tr_batch_member *member = &group->members[m];
             sample_line line = {step, group->group, m, member->attempt, group->row, member->reward,
                 group->verdict, group->reason, member->sample};
-            write_line(p, &lines, &line);
+            if (member->sample != NULL) {
+                write_line(p, &lines, &line);
+            }
         }
     }
     troupe_status status = tr_run_dir_samples(p->files, &lines, err);
@@ -125,9 +127,7 @@ retired_member(troupe_ctx *ctx, tr_policy *p, tr_reader *in, sample_line *line, 
     line->member = (int)member;
     line->attempt = (uint32_t)attempt;
     line->sample = sample;
-    p->sampled_units += troupe_sample_units(sample);
-    p->sampled_samples++;
-    p->wasted_tokens += troupe_sample_units(sample);
+    tr_policy_count(p, troupe_sample_units(sample), line->reward, false);
     write_line(p, lines, line);
     troupe_sample_close(sample);
     return true;
@@ -231,6 +231,7 @@ rollouts_since(tr_policy *p)
         sum.tokens += now->tokens - before->tokens;
         sum.busy_ns += now->busy_ns - before->busy_ns;
         sum.idle_ns += now->idle_ns - before->idle_ns;
+        sum.full_ns += now->full_ns - before->full_ns;
         sum.swap_ns += now->swap_ns - before->swap_ns;
         *before = *now;
     }
@@ -272,8 +273,8 @@ time_fields(tr_buf *out, tr_policy *p)
     real(out, "tokens_per_s", p->tokens_per_s);
     real(out, "train_tokens_per_s", p->train_tokens_per_s);
     double trainer_idle = share((double)p->waiting_ns, total);
-    double rollout_idle =
-        share((double)rollouts.idle_ns, (double)(rollouts.idle_ns + rollouts.busy_ns));
+    double rollout_total = (double)(rollouts.idle_ns + rollouts.full_ns + rollouts.busy_ns);
+    double rollout_idle = share((double)(rollouts.idle_ns + rollouts.full_ns), rollout_total);
     real(out, "trainer_idle", trainer_idle);
     real(out, "rollout_idle", rollout_idle);
     tr_buf_puts(out, ",\"idle\":{\"trainer_no_batch\":");
@@ -281,7 +282,9 @@ time_fields(tr_buf *out, tr_policy *p)
     tr_buf_puts(out, ",\"trainer_publish_eval_save\":");
     tr_line_real(out, share((double)p->other_ns, total));
     tr_buf_puts(out, ",\"rollout_not_admitted\":");
-    tr_line_real(out, rollout_idle);
+    tr_line_real(out, share((double)rollouts.idle_ns, rollout_total));
+    tr_buf_puts(out, ",\"rollout_store_full\":");
+    tr_line_real(out, share((double)rollouts.full_ns, rollout_total));
     tr_buf_puts(out, "}");
     real(out, "publish_ms", p->publish_ms);
     real(out, "swap_stall_ms", (double)rollouts.swap_ns / 1e6);
@@ -304,6 +307,7 @@ tr_policy_write_metrics(tr_policy *p, troupe_error *err)
     real(&out, "reward_mean", p->reward_mean);
     real(&out, "reward_sampled", share(p->reward_sum, (double)p->reward_count));
     real(&out, "accuracy", p->accuracy);
+    whole(&out, "eval_errors", p->eval_errors);
     real(&out, "loss", stepped ? p->stats.loss : unknown);
     real(&out, "kl", stepped ? rl->kl : unknown);
     real(&out, "entropy", stepped ? rl->entropy : unknown);
@@ -323,9 +327,10 @@ tr_policy_write_metrics(tr_policy *p, troupe_error *err)
     whole(&out, "failed", p->counters.failed);
     whole(&out, "queued", p->counters.queued);
     whole(&out, "in_flight", p->counters.in_flight);
-    double trained = share((double)p->trained_units, (double)p->trained_samples);
-    real(&out, "len_ratio", trained / share((double)p->sampled_units, (double)p->sampled_samples));
-    whole(&out, "wasted_tokens", p->wasted_tokens);
+    double trained = share((double)p->counts.trained_units, (double)p->counts.trained_samples);
+    real(&out, "len_ratio",
+        trained / share((double)p->counts.sampled_units, (double)p->counts.sampled_samples));
+    whole(&out, "wasted_tokens", p->counts.wasted_units);
     time_fields(&out, p);
     tr_buf_puts(&out, "}\n");
     p->reward_sum = 0;
@@ -367,10 +372,10 @@ tr_policy_summary(const tr_policy *p, tr_buf *out)
         (unsigned long long)c->filtered, (unsigned long long)c->stale,
         (unsigned long long)c->failed, (unsigned long long)c->queued,
         (unsigned long long)c->in_flight);
-    double trained = share((double)p->trained_units, (double)p->trained_samples);
-    tr_buf_printf(out, "\n  wasted tokens %llu", (unsigned long long)p->wasted_tokens);
+    double trained = share((double)p->counts.trained_units, (double)p->counts.trained_samples);
+    tr_buf_printf(out, "\n  wasted tokens %llu", (unsigned long long)p->counts.wasted_units);
     shown(out, ", trained/sampled length ",
-        trained / share((double)p->sampled_units, (double)p->sampled_samples), 3);
+        trained / share((double)p->counts.sampled_units, (double)p->counts.sampled_samples), 3);
     if (p->checkpointed >= 0) {
         tr_buf_printf(out, "\n  %s/checkpoint-%lld; go on with --resume %s", p->run,
             (long long)p->checkpointed, p->run);

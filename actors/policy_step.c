@@ -47,10 +47,11 @@ read_stage(grant_reader *g, tr_batch_member *member, int stage)
         member->reward = value;
     }
     if (stage == g->p->stage_reference && word != 0) {
+        troupe_error err = {0};
         troupe_status status = troupe_sample_open(
-            troupe_ctx_store(g->ctx), troupe_object_of_word(word), &member->reference, g->err);
-        return status == TROUPE_OK ? troupe_sample_verify(member->reference, digest, g->err)
-                                   : status;
+            troupe_ctx_store(g->ctx), troupe_object_of_word(word), &member->reference, &err);
+        member->lost = member->lost || status != TROUPE_OK ||
+                       troupe_sample_verify(member->reference, digest, &err) != TROUPE_OK;
     }
     return TROUPE_OK;
 }
@@ -67,8 +68,10 @@ read_member(grant_reader *g, tr_batch_member *member)
     }
     member->attempt = (uint32_t)attempt;
     member->reward = TR_UNKNOWN;
-    troupe_status status = troupe_sample_open(
-        troupe_ctx_store(g->ctx), troupe_object_of_word(word), &member->sample, g->err);
+    troupe_error err = {0};
+    member->lost = troupe_sample_open(troupe_ctx_store(g->ctx), troupe_object_of_word(word),
+                       &member->sample, &err) != TROUPE_OK;
+    troupe_status status = TROUPE_OK;
     for (uint32_t s = 0; status == TROUPE_OK && s < stages; s++) {
         status = read_stage(g, member, (int)s);
     }
@@ -105,6 +108,10 @@ check_members(tr_policy *p, tr_batch_group *group, int index)
     for (int m = 0; m < p->group_size; m++) {
         tr_batch_member *member = &group->members[m];
         troupe_error err = {0};
+        if (member->lost) {
+            refuse(group, "failed", "an object of the group is lost or damaged");
+            continue;
+        }
         if (troupe_sample_verify(member->sample, member->digest, &err) != TROUPE_OK) {
             refuse(group, "failed", "a sample's bytes changed after it was sealed");
             continue;
@@ -237,32 +244,48 @@ tr_policy_close_batch(tr_policy *p)
 /* The batch's members that are trained on, group after group, in `samples`; their rewards in
  * `rewards`. */
 static int
-collect(tr_policy *p, troupe_lm_sample *samples, double *rewards)
+collect(const tr_policy *p, troupe_lm_sample *samples, double *rewards)
 {
     int count = 0;
+    for (int g = 0; g < p->batch.count; g++) {
+        const tr_batch_group *group = &p->batch.groups[g];
+        for (int m = 0; m < p->group_size && strcmp(group->verdict, "trained") == 0; m++) {
+            samples[count] = group->members[m].tokens;
+            rewards[count++] = group->members[m].reward;
+        }
+    }
+    return count;
+}
+
+/* Adds the batch to the run's totals, by the verdicts that it ended with. */
+static void
+count_batch(tr_policy *p)
+{
     for (int g = 0; g < p->batch.count; g++) {
         const tr_batch_group *group = &p->batch.groups[g];
         bool trained = strcmp(group->verdict, "trained") == 0;
         p->batch.trained += trained;
         for (int m = 0; m < p->group_size; m++) {
             const tr_batch_member *member = &group->members[m];
-            uint64_t units = troupe_sample_units(member->sample);
-            p->sampled_units += units;
-            p->sampled_samples++;
-            p->wasted_tokens += trained ? 0 : units;
-            if (isfinite(member->reward)) {
-                p->reward_sum += member->reward;
-                p->reward_count++;
-            }
-            if (trained) {
-                samples[count] = member->tokens;
-                rewards[count++] = member->reward;
-                p->trained_units += units;
-                p->trained_samples++;
+            if (member->sample != NULL) {
+                tr_policy_count(p, troupe_sample_units(member->sample), member->reward, trained);
             }
         }
     }
-    return count;
+}
+
+void
+tr_policy_count(tr_policy *p, uint64_t units, double reward, bool trained)
+{
+    p->counts.sampled_units += units;
+    p->counts.sampled_samples++;
+    p->counts.trained_units += trained ? units : 0;
+    p->counts.trained_samples += trained;
+    p->counts.wasted_units += trained ? 0 : units;
+    if (isfinite(reward)) {
+        p->reward_sum += reward;
+        p->reward_count++;
+    }
 }
 
 /* A step that the guard skipped has trained nobody. */
@@ -274,6 +297,7 @@ mark_skipped(tr_policy *p)
         snprintf(reason, sizeof reason, "step skipped: %s", p->stats.skip_reason);
         refuse(&p->batch.groups[g], "filtered", reason);
     }
+    p->reward_mean = TR_UNKNOWN;
 }
 
 troupe_status
@@ -306,6 +330,7 @@ tr_policy_train(tr_policy *p, troupe_error *err)
         }
         p->trained_tokens += (uint64_t)p->stats.tokens;
     }
+    count_batch(p);
     tr_free(samples);
     tr_free(rewards);
     tr_free(advantages);

@@ -16,7 +16,8 @@
 #include <string.h>
 
 enum {
-    REST_NS = 5 * 1000 * 1000
+    REST_NS = 5 * 1000 * 1000,
+    ANNOUNCE_NS = 200 * 1000 * 1000
 };
 
 typedef struct lease {
@@ -31,6 +32,11 @@ typedef struct delivery {
     troupe_object object;
     struct rollout *owner;
     bool used;
+    uint64_t epoch, group, digest, ids_digest, units, held;
+    uint32_t attempt;
+    int member;
+    troupe_span *spans;
+    size_t span_count;
 } delivery;
 
 typedef struct rollout {
@@ -59,7 +65,9 @@ typedef struct rollout {
     int64_t version; /* that the engine samples with from now on; -1 none */
     int64_t held;    /* that the last step sampled with */
 
-    uint64_t tokens, busy_ns, idle_ns, swap_ns, slice_at, rest_at;
+    uint64_t busy_ns, idle_ns, full_ns, swap_ns;
+    uint64_t rest_at; /* when the last slice found nothing to do; 0 while there is work */
+    bool rest_full;   /* because the store had no room */
 } rollout;
 
 static void seal_finished(troupe_ctx *ctx, rollout *r);
@@ -102,12 +110,37 @@ rollout_init(troupe_ctx *ctx, const char *config, troupe_error *err)
     return TROUPE_OK;
 }
 
+static void announce(troupe_ctx *ctx, void *user);
+
+/* The stream may not have heard of this incarnation yet, or its answer may be lost: said again until
+ * it is known. */
 static void
 announced(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
-    (void)user;
-    if (troupe_answer_status(answer) != TROUPE_OK) {
-        troupe_log(ctx, "the stream does not know this source: %s", troupe_answer_text(answer));
+    troupe_status status = troupe_answer_status(answer);
+    if (status == TROUPE_OK || status == TROUPE_GONE) {
+        return;
+    }
+    if (status != TROUPE_NOT_FOUND && status != TROUPE_TIMEOUT) {
+        troupe_log(ctx, "the stream does not take this source: %s", troupe_answer_text(answer));
+    }
+    if (troupe_timer_start(ctx, ANNOUNCE_NS, announce, user, NULL) != TROUPE_OK) {
+        troupe_exit(ctx, TROUPE_FULL, "no timer is left to announce this source by");
+    }
+}
+
+static void
+announce(troupe_ctx *ctx, void *user)
+{
+    rollout *r = user;
+    troupe_args args = {0};
+    troupe_args_u64(&args, (uint64_t)r->capacity);
+    troupe_status status = troupe_call_send(ctx, r->stream, TROUPE_METHOD_SOURCE, &args,
+        .on_answer = announced, .user = r, .retry = true);
+    troupe_args_fini(&args);
+    if (status != TROUPE_OK &&
+        troupe_timer_start(ctx, ANNOUNCE_NS, announce, user, NULL) != TROUPE_OK) {
+        troupe_exit(ctx, status, "cannot reach the stream: %s", troupe_status_text(status));
     }
 }
 
@@ -115,15 +148,8 @@ static void
 rollout_start(troupe_ctx *ctx)
 {
     rollout *r = troupe_state(ctx);
-    r->slice_at = r->rest_at = troupe_now_ns(ctx);
-    troupe_args args = {0};
-    troupe_args_u64(&args, (uint64_t)r->capacity);
-    troupe_status status = troupe_call_send(
-        ctx, r->stream, TROUPE_METHOD_SOURCE, &args, .on_answer = announced, .retry = true);
-    if (status != TROUPE_OK) {
-        troupe_args_fini(&args);
-        troupe_exit(ctx, status, "cannot reach the stream: %s", troupe_status_text(status));
-    }
+    r->rest_at = tr_now_ns();
+    announce(ctx, r);
 }
 
 static void
@@ -133,6 +159,7 @@ rollout_fini(troupe_ctx *ctx)
     for (int i = 0; r->deliveries != NULL && i < r->capacity; i++) {
         if (r->deliveries[i].used) {
             (void)troupe_object_release(troupe_ctx_store(ctx), r->deliveries[i].object);
+            tr_free(r->deliveries[i].spans);
         }
     }
     troupe_engine_free(r->engine);
@@ -403,20 +430,6 @@ take_update(troupe_ctx *ctx, troupe_call *call)
 /* --- samples
  * ----------------------------------------------------------------------------------------- */
 
-static void
-delivered(troupe_ctx *ctx, troupe_answer *answer, void *user)
-{
-    delivery *d = user;
-    rollout *r = d->owner;
-    troupe_status status = troupe_answer_status(answer);
-    if (status == TROUPE_TIMEOUT || status == TROUPE_BAD_INPUT) {
-        troupe_log(ctx, "a sample was not accepted: %s", troupe_answer_text(answer));
-    }
-    (void)troupe_object_release(troupe_ctx_store(ctx), d->object);
-    *d = (delivery){0};
-    r->in_flight--;
-}
-
 static delivery *
 free_delivery(rollout *r)
 {
@@ -428,14 +441,54 @@ free_delivery(rollout *r)
     return NULL;
 }
 
-/* Prompt and response in one digest, as samples.jsonl shows them: the response's ids. */
-static troupe_status
-seal(troupe_ctx *ctx, const troupe_generation *g, troupe_object *object, uint64_t *digest,
-    troupe_error *err)
+static void
+end_delivery(troupe_ctx *ctx, delivery *d)
 {
-    troupe_span *spans = tr_zalloc((size_t)g->span_count, sizeof *spans);
+    (void)troupe_object_release(troupe_ctx_store(ctx), d->object);
+    tr_free(d->spans);
+    d->owner->in_flight--;
+    *d = (delivery){0};
+}
+
+static troupe_status send_sealed(troupe_ctx *ctx, delivery *d);
+
+static void
+deliver_again(troupe_ctx *ctx, void *user)
+{
+    delivery *d = user;
+    if (d->used && send_sealed(ctx, d) != TROUPE_OK &&
+        troupe_timer_start(ctx, REST_NS, deliver_again, d, NULL) != TROUPE_OK) {
+        end_delivery(ctx, d); /* its lease expires, and it is sampled again */
+    }
+}
+
+static void
+delivered(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    delivery *d = user;
+    troupe_status status = troupe_answer_status(answer);
+    if (status == TROUPE_TIMEOUT) {
+        deliver_again(ctx, d); /* the coordinator knows what it has */
+        return;
+    }
+    if (status == TROUPE_INVALID || status == TROUPE_BAD_INPUT) {
+        troupe_log(ctx, "a sample was refused: %s", troupe_answer_text(answer));
+        report_failure(ctx, d->owner,
+            &(lease){.epoch = d->epoch, .group = d->group, .attempt = d->attempt}, d->member,
+            "the stream refused the sample");
+    }
+    end_delivery(ctx, d);
+}
+
+/* Seals a finished member as one object and fills in what is told of it; on failure nothing is
+ * left. */
+static troupe_status
+seal(troupe_ctx *ctx, const troupe_generation *g, delivery *d, troupe_error *err)
+{
+    d->spans = tr_zalloc((size_t)g->span_count, sizeof *d->spans);
+    d->span_count = (size_t)g->span_count;
     for (int i = 0; i < g->span_count; i++) {
-        spans[i] = (troupe_span){
+        d->spans[i] = (troupe_span){
             .unit = (uint64_t)g->spans[i].first, .version = (uint64_t)g->spans[i].version};
     }
     troupe_named_tensor tensors[] = {
@@ -447,36 +500,41 @@ seal(troupe_ctx *ctx, const troupe_generation *g, troupe_object *object, uint64_
         .tensors = tensors,
         .tensor_count = TR_COUNT(tensors),
         .units = (uint64_t)g->count,
-        .spans = spans,
-        .span_count = (size_t)g->span_count,
+        .spans = d->spans,
+        .span_count = d->span_count,
         .finish = troupe_finish_name(g->finish),
     };
-    troupe_status status = troupe_sample_seal(troupe_ctx_store(ctx), &spec, object, digest, err);
-    tr_free(spans);
+    d->units = spec.units;
+    d->ids_digest = troupe_ids_digest(g->tokens, (size_t)g->count);
+    troupe_status status =
+        troupe_sample_seal(troupe_ctx_store(ctx), &spec, &d->object, &d->digest, err);
+    if (status != TROUPE_OK) {
+        tr_free(d->spans);
+        *d = (delivery){0};
+    }
     return status;
 }
 
 static troupe_status
-send_sealed(troupe_ctx *ctx, rollout *r, const lease *l, const troupe_generation *g, delivery *d,
-    uint64_t digest)
+send_sealed(troupe_ctx *ctx, delivery *d)
 {
     troupe_args args = {0};
-    troupe_args_u64(&args, l->epoch);
-    troupe_args_u64(&args, l->group);
-    troupe_args_u64(&args, (uint64_t)g->member);
-    troupe_args_u64(&args, l->attempt);
+    troupe_args_u64(&args, d->epoch);
+    troupe_args_u64(&args, d->group);
+    troupe_args_u64(&args, (uint64_t)d->member);
+    troupe_args_u64(&args, d->attempt);
     troupe_args_object(&args, d->object);
-    troupe_args_u64(&args, digest);
-    troupe_args_u64(&args, troupe_ids_digest(g->tokens, (size_t)g->count));
-    troupe_args_u64(&args, (uint64_t)g->count);
-    troupe_args_u64(&args, (uint64_t)r->held);
-    troupe_args_array(&args, (uint32_t)g->span_count);
-    for (int i = 0; i < g->span_count; i++) {
+    troupe_args_u64(&args, d->digest);
+    troupe_args_u64(&args, d->ids_digest);
+    troupe_args_u64(&args, d->units);
+    troupe_args_u64(&args, d->held);
+    troupe_args_array(&args, (uint32_t)d->span_count);
+    for (size_t i = 0; i < d->span_count; i++) {
         troupe_args_array(&args, 2);
-        troupe_args_u64(&args, (uint64_t)g->spans[i].first);
-        troupe_args_u64(&args, (uint64_t)g->spans[i].version);
+        troupe_args_u64(&args, d->spans[i].unit);
+        troupe_args_u64(&args, d->spans[i].version);
     }
-    troupe_status status = troupe_call_send(ctx, r->stream, TROUPE_METHOD_SEALED, &args,
+    troupe_status status = troupe_call_send(ctx, d->owner->stream, TROUPE_METHOD_SEALED, &args,
         .on_answer = delivered, .user = d, .retry = true);
     troupe_args_fini(&args);
     return status;
@@ -491,28 +549,32 @@ deliver(troupe_ctx *ctx, rollout *r, const troupe_generation *g)
         return true; /* cancelled meanwhile; drop_lease has counted it */
     }
     troupe_error err = {0};
+    const char *failure = NULL;
     if (g->finish == TROUPE_FINISH_NAN || g->count == 0) {
-        report_failure(ctx, r, l, g->member, "the logits held a NaN or nothing finite");
-        r->in_flight--;
+        failure = "the logits held a NaN or nothing finite";
     } else {
         delivery *d = free_delivery(r);
-        TR_ASSERT(d != NULL);
-        uint64_t digest = 0;
-        troupe_status status = seal(ctx, g, &d->object, &digest, &err);
+        TR_ASSERT(d != NULL); /* there are as many as members may be in flight */
+        troupe_status status = seal(ctx, g, d, &err);
         if (status == TROUPE_AGAIN) {
             return false;
         }
         if (status != TROUPE_OK) {
-            report_failure(ctx, r, l, g->member, err.text);
-            r->in_flight--;
+            failure = err.text;
         } else {
-            *d = (delivery){.object = d->object, .owner = r, .used = true};
-            if (send_sealed(ctx, r, l, g, d, digest) != TROUPE_OK) {
-                (void)troupe_object_release(troupe_ctx_store(ctx), d->object);
-                *d = (delivery){0};
-                return false;
-            }
+            d->owner = r;
+            d->used = true;
+            d->epoch = l->epoch;
+            d->group = l->group;
+            d->attempt = l->attempt;
+            d->member = g->member;
+            d->held = (uint64_t)r->held;
+            deliver_again(ctx, d);
         }
+    }
+    if (failure != NULL) {
+        report_failure(ctx, r, l, g->member, failure);
+        r->in_flight--;
     }
     if (--l->open == 0) {
         *l = (lease){0};
@@ -546,7 +608,7 @@ rollout_idle(troupe_ctx *ctx)
     rollout *r = troupe_state(ctx);
     uint64_t now = tr_now_ns();
     if (r->rest_at != 0) {
-        r->idle_ns += now - r->rest_at;
+        *(r->rest_full ? &r->full_ns : &r->idle_ns) += now - r->rest_at;
         r->rest_at = 0;
     }
     if (r->next_finished < r->finished_count && !r->resting) {
@@ -555,6 +617,7 @@ rollout_idle(troupe_ctx *ctx)
     if (r->engine == NULL || r->next_finished < r->finished_count ||
         troupe_engine_idle(r->engine)) {
         r->rest_at = now;
+        r->rest_full = r->next_finished < r->finished_count;
         return false;
     }
     troupe_error err = {0};
@@ -571,7 +634,8 @@ rollout_idle(troupe_ctx *ctx)
     return true;
 }
 
-/* Answers tokens sampled, busy, idle and swap nanoseconds, version, members in flight. */
+/* Answers tokens sampled, nanoseconds busy, idle for want of a lease, resting because the store is
+ * full, and changing weights, then the version and the members in flight. */
 static void
 give_stats(troupe_ctx *ctx, troupe_call *call)
 {
@@ -580,11 +644,12 @@ give_stats(troupe_ctx *ctx, troupe_call *call)
     if (r->engine != NULL) {
         troupe_engine_get_stats(r->engine, &stats);
     }
-    uint64_t idle = r->idle_ns + (r->rest_at != 0 ? tr_now_ns() - r->rest_at : 0);
+    uint64_t resting = r->rest_at != 0 ? tr_now_ns() - r->rest_at : 0;
     troupe_args args = {0};
     troupe_args_u64(&args, stats.sampled);
     troupe_args_u64(&args, r->busy_ns);
-    troupe_args_u64(&args, idle);
+    troupe_args_u64(&args, r->idle_ns + (r->rest_full ? 0 : resting));
+    troupe_args_u64(&args, r->full_ns + (r->rest_full ? resting : 0));
     troupe_args_u64(&args, r->swap_ns);
     troupe_args_i64(&args, r->version);
     troupe_args_i64(&args, r->in_flight);

@@ -40,20 +40,43 @@ suite() {
     grep -qE 'tests passed|tests failed' "$log" || failed=$((failed + 1))
 }
 
+# step PRESET [ctest options...]: builds and tests; a build that fails is a failure, not a silence.
+step() {
+    local preset=$1
+    shift
+    if build "$preset"; then
+        suite "$preset" "$@"
+    else
+        failed=$((failed + 1))
+    fi
+}
+
+# check WHAT COMMAND...: one pass or fail by the exit code.
+check() {
+    local what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        echo "failed: $what"
+        failed=$((failed + 1))
+    fi
+}
+
 mkdir -p build
 if ! command -v nvcc >/dev/null; then
     echo "no nvcc here: the CUDA parts are not built"
 fi
-build release
-suite release
+step release
 if [ $full -eq 1 ]; then
-    build asan && suite asan
-    build tsan && suite tsan -L tsan
-    build clang && suite clang
-    build fuzz && tests/fuzz/run.sh build/fuzz 60 && passed=$((passed + 1)) || failed=$((failed + 1))
-    build/release/actors/troupe sim --seeds 1..10000 && passed=$((passed + 1)) || failed=$((failed + 1))
+    step asan
+    step tsan -L tsan
+    step clang
+    check "fuzz build" build fuzz
+    check "fuzzing" tests/fuzz/run.sh build/fuzz 60
+    check "10,000 seeds" build/release/actors/troupe sim --seeds 1..10000
 else
-    build asan && suite asan -LE "slow|e2e"
+    step asan -LE "slow|e2e"
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
