@@ -93,7 +93,9 @@ tr_policy_eval_start(
     troupe_status status =
         troupe_lm_weights_new(p->lm, p->device, p->params, (int64_t)p->version, &e->weights, err);
     if (status == TROUPE_OK) {
-        troupe_engine_options options = {.size = sizeof options, .sequences_max = SUBMITTED_MAX};
+        troupe_engine_options options = {.size = sizeof options,
+            .sequences_max = SUBMITTED_MAX,
+            .blocks = tr_kv_blocks(p->config, &p->model, SUBMITTED_MAX)};
         status = troupe_engine_new(p->lm, p->device, e->weights, &options, &e->engine, err);
     }
     if (status != TROUPE_OK) {

@@ -90,16 +90,33 @@ check_reward(const json_t *config, troupe_error *err)
  * would do, but the whole parameters are read anyway when the roles start, so the digest is of
  * those. */
 static troupe_status
-model_digest(const char *dir, const troupe_lm_config *model, uint64_t *digest, troupe_error *err)
+model_digest(const char *dir, const troupe_lm_config *model, uint64_t *digest, uint64_t *parameters,
+    troupe_error *err)
 {
     troupe_lm_layout layout;
     troupe_lm_layout_init(&layout, model);
     float *params = tr_zalloc(layout.floats, sizeof *params);
     troupe_status status = troupe_lm_params_read(dir, model, &layout, params, err);
     *digest = status == TROUPE_OK ? tr_xxh3(params, layout.floats * sizeof *params, 0) : 0;
+    *parameters = layout.floats;
     tr_free(params);
     troupe_lm_layout_fini(&layout);
     return status;
+}
+
+/* The store holds the version that rollouts sample with, the next one, and samples. */
+static troupe_status
+check_store(const json_t *config, uint64_t parameters, troupe_error *err)
+{
+    uint64_t asked = (uint64_t)tr_config_int(config, "store-bytes", 0);
+    uint64_t needed = 3 * parameters * sizeof(float);
+    if (asked != 0 && asked < needed) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "--store-bytes %llu: three versions of this model take %llu; give more, or leave it "
+            "away",
+            (unsigned long long)asked, (unsigned long long)needed);
+    }
+    return TROUPE_OK;
 }
 
 static troupe_status
@@ -118,7 +135,7 @@ troupe_rl_run_check(struct json_t *config, troupe_error *err)
 {
     troupe_lm_config model;
     tr_prompts prompts = {0};
-    uint64_t digest = 0;
+    uint64_t digest = 0, parameters = 0, longest = 0;
     const char *dir = tr_config_text(config, "model", "");
     troupe_status status = check_rl(config, err);
     if (status == TROUPE_OK) {
@@ -131,7 +148,7 @@ troupe_rl_run_check(struct json_t *config, troupe_error *err)
         status = tr_prompts_open(config, &prompts, err);
     }
     if (status == TROUPE_OK) {
-        status = tr_prompts_check(&prompts, config, model.context, err);
+        status = tr_prompts_check(&prompts, config, model.context, &longest, err);
     }
     int32_t stop_ids[TROUPE_STOP_IDS_MAX];
     if (status == TROUPE_OK && tr_stop_ids(&model, &prompts, stop_ids) == 0) {
@@ -142,7 +159,10 @@ troupe_rl_run_check(struct json_t *config, troupe_error *err)
             dir);
     }
     if (status == TROUPE_OK) {
-        status = model_digest(dir, &model, &digest, err);
+        status = model_digest(dir, &model, &digest, &parameters, err);
+    }
+    if (status == TROUPE_OK) {
+        status = check_store(config, parameters, err);
     }
     if (status == TROUPE_OK) {
         status = check_reward(config, err);
@@ -158,7 +178,12 @@ troupe_rl_run_check(struct json_t *config, troupe_error *err)
             config, "rows", json_integer((json_int_t)tr_prompts_train_rows(&prompts)));
         json_object_set_new(
             config, "valid-ids", json_integer(tr_valid_ids(&model, prompts.tokenizer)));
+        json_object_set_new(config, "parameters", json_integer((json_int_t)parameters));
+        json_object_set_new(config, "longest-prompt", json_integer((json_int_t)longest));
         uint64_t skipped = troupe_dataset_skipped(prompts.train);
+        if (prompts.held_out != NULL) {
+            skipped += troupe_dataset_skipped(prompts.held_out);
+        }
         json_object_set_new(config, "skipped-lines", json_integer((json_int_t)skipped));
         if (skipped > 0) {
             fprintf(stderr, "%llu bad lines skipped, the first: %s\n", (unsigned long long)skipped,

@@ -189,7 +189,7 @@ tr_prompts_ids(const tr_prompts *prompts, uint64_t row, troupe_ids *ids, troupe_
 
 static troupe_status
 check_rows(const tr_prompts *prompts, const char *file, uint64_t first, uint64_t count, int context,
-    troupe_error *err)
+    uint64_t *longest, troupe_error *err)
 {
     troupe_ids ids = {0};
     troupe_status status = TROUPE_OK;
@@ -201,6 +201,7 @@ check_rows(const tr_prompts *prompts, const char *file, uint64_t first, uint64_t
         if (status == TROUPE_OK) {
             status = tr_prompts_ids(prompts, first + i, &ids, &why);
         }
+        *longest = TR_MAX(*longest, ids.count);
         if (status != TROUPE_OK) {
             status = troupe_fail(err, status, "%s: %s", file, why.text);
         } else if (ids.count >= (size_t)context) {
@@ -215,14 +216,15 @@ check_rows(const tr_prompts *prompts, const char *file, uint64_t first, uint64_t
 }
 
 troupe_status
-tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context, troupe_error *err)
+tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context, uint64_t *longest,
+    troupe_error *err)
 {
     uint64_t train = tr_prompts_train_rows(prompts);
     troupe_status status =
-        check_rows(prompts, tr_config_text(config, "prompts", ""), 0, train, context, err);
+        check_rows(prompts, tr_config_text(config, "prompts", ""), 0, train, context, longest, err);
     if (status == TROUPE_OK) {
         status = check_rows(prompts, tr_config_text(config, "eval", ""), train,
-            tr_prompts_held_out_rows(prompts), context, err);
+            tr_prompts_held_out_rows(prompts), context, longest, err);
     }
     return status;
 }
@@ -293,4 +295,22 @@ tr_lm_sample_of(const troupe_sample *sample, troupe_lm_sample *out, troupe_error
         .behaviour = logprobs.data,
     };
     return TROUPE_OK;
+}
+
+int
+tr_kv_blocks(const json_t *config, const troupe_lm_config *model, int sequences)
+{
+    enum {
+        BLOCK = 16
+    };
+
+    int64_t longest = tr_config_int(config, "longest-prompt", model->context);
+    int64_t positions = TR_MIN(longest + tr_config_int(config, "max-new", 256), model->context);
+    int64_t each =
+        positions / BLOCK + 2; /* a partial block at the end, and one of the prompt's copied */
+    int64_t block_bytes =
+        (int64_t)BLOCK * model->layers * 2 * model->kv_heads * model->head_dim * 4;
+    int64_t most = ((int64_t)1 << 30) / block_bytes;
+    int64_t least = each * (tr_config_int(config, "group-size", 8) + 1);
+    return (int)TR_MIN(TR_MAX(TR_MIN(each * sequences, most), least), INT32_MAX);
 }

@@ -57,7 +57,7 @@ troupe_status tr_prompts_ids(
 /* Checks that every prompt leaves room for at least one token in `context`; BAD_INPUT names file,
  * line and sizes. */
 troupe_status tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context,
-    troupe_error *err) TROUPE_MUST_USE;
+    uint64_t *longest, troupe_error *err) TROUPE_MUST_USE;
 
 /* Ids that end a response: those of the configuration, of the tokenizer and of the chat template.
  * At most TROUPE_STOP_IDS_MAX; returns how many. */
@@ -70,6 +70,10 @@ int tr_valid_ids(const troupe_lm_config *config, const troupe_tokenizer *tokeniz
  * `sample`. CORRUPT when they are missing or do not fit each other. */
 troupe_status tr_lm_sample_of(
     const troupe_sample *sample, troupe_lm_sample *out, troupe_error *err) TROUPE_MUST_USE;
+
+/* Blocks of 16 positions for `sequences` members at once whose prompts and responses are no longer than
+ * the run's: fewer when they would take over 1 GiB, and never too few for one group. */
+int tr_kv_blocks(const json_t *config, const troupe_lm_config *model, int sequences);
 
 /* Monotonic time between two slices, for statistics; decisions use troupe_now_ns. */
 uint64_t tr_now_ns(void);

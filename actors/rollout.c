@@ -337,9 +337,11 @@ static troupe_status
 open_engine(rollout *r, troupe_lm_weights *weights, troupe_error *err)
 {
     const char *update = tr_config_text(r->config, "update", "in-flight");
+    int sequences = (int)tr_config_int(r->config, "sequences", 256);
     troupe_engine_options options = {
         .size = sizeof options,
-        .sequences_max = (int)tr_config_int(r->config, "sequences", 256),
+        .sequences_max = sequences,
+        .blocks = tr_kv_blocks(r->config, troupe_lm_get_config(r->lm), sequences),
         .update = strcmp(update, "recompute") == 0           ? TROUPE_ENGINE_RECOMPUTE
                   : strcmp(update, "between-sequences") == 0 ? TROUPE_ENGINE_BETWEEN
                                                              : TROUPE_ENGINE_IN_FLIGHT,

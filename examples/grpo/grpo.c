@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A stop lets a step be finished and a checkpoint be written. */
+#define GRACE_NS UINT64_C(120000000000)
+
 /* A reward written in C, for the sort task: the share of the answer's characters, its end included,
  * that are right. */
 static troupe_status
@@ -48,6 +51,7 @@ graph(troupe_graph *g, int argc, char **argv)
         return troupe_graph_refuse(g, TROUPE_BAD_INPUT, "%s", err.text);
     }
     const char *roles = run.role_config;
+    troupe_graph_store(g, run.store_bytes);
     troupe_role *policy =
         troupe_role_add(g, "policy", &troupe_lm_policy, .config = roles, .devices = 1);
     troupe_role *rollout = troupe_role_add(
@@ -94,6 +98,9 @@ main(int argc, char **argv)
         return 0;
     }
     return troupe_main(argc, argv,
-        &(troupe_app){
-            .name = "grpo", .graph = graph, .drive = drive, .streams = troupe_coordinator()});
+        &(troupe_app){.name = "grpo",
+            .graph = graph,
+            .drive = drive,
+            .streams = troupe_coordinator(),
+            .grace_ns = GRACE_NS});
 }

@@ -25,19 +25,44 @@ grpo_help(int argc, char **argv)
     return false;
 }
 
+static bool
+is_one_of(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a given option says what is on record, by value where it is a number. */
+static bool
+same_value(const troupe_options *o, const troupe_option *option, const char *recorded)
+{
+    char *end = NULL;
+    double number = strtod(recorded, &end);
+    if (end != recorded && *end == '\0' && option->kind != TROUPE_OPTION_TEXT) {
+        return troupe_options_real(o, option->name) == number;
+    }
+    return strcmp(troupe_options_text(o, option->name), recorded) == 0;
+}
+
 /* The options of the run that is resumed are the defaults of this one. */
 static troupe_status
 inherit(troupe_options *o, const json_t *recorded, troupe_error *err)
 {
     static const char *const own[] = {"resume", "out", "graph", "time-limit"};
+    /* What may differ from the recorded run without its records contradicting each other. */
+    static const char *const free_to_change[] = {"steps", "eval-every", "eval-limit",
+        "checkpoint-every", "keep", "samples-max-bytes", "store-bytes", "rollouts", "rewards",
+        "sequences", "reward-timeout", "reward-tries", "skip-bad"};
     troupe_status status = TROUPE_OK;
     for (const troupe_option *option = grpo_spec.options;
          option->name != NULL && status == TROUPE_OK; option++) {
         const json_t *value = json_object_get(recorded, option->name);
         bool skip = value == NULL || json_is_null(value);
-        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-            skip = skip || strcmp(own[i], option->name) == 0;
-        }
+        skip = skip || is_one_of(option->name, own, sizeof own / sizeof own[0]);
         char text[4096];
         if (skip) {
             continue;
@@ -52,6 +77,15 @@ inherit(troupe_options *o, const json_t *recorded, troupe_error *err)
             snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
         } else {
             snprintf(text, sizeof text, "%.17g", json_number_value(value));
+        }
+        if (troupe_options_origin(o, option->name) > TROUPE_ORIGIN_DEFAULT &&
+            !is_one_of(
+                option->name, free_to_change, sizeof free_to_change / sizeof *free_to_change) &&
+            !same_value(o, option, text)) {
+            return troupe_fail(err, TROUPE_BAD_INPUT,
+                "--%s %s: the run has %s, and a resumed run keeps it; leave it away, or begin "
+                "another run",
+                option->name, troupe_options_text(o, option->name), text);
         }
         status = troupe_options_default(o, option->name, text, err);
     }
@@ -84,19 +118,22 @@ stream_config(const grpo_run *run, const json_t *config)
     const char *digest = json_string_value(json_object_get(config, "data-digest"));
     snprintf(journal, sizeof journal, "%s/journal", troupe_options_text(o, "out"));
     snprintf(ledger, sizeof ledger, "%s/ledger.json", checkpoint != NULL ? checkpoint : "");
-    double reward_s = troupe_options_real(o, "reward-timeout");
+    /* A program takes its samples in turn, so few are sent ahead, and each may wait for those. */
+    int64_t capacity = troupe_options_is_set(o, "reward-cmd") ? 4 : 64;
+    double stage_s = troupe_options_real(o, "reward-timeout") * (double)capacity + 60;
     json_t *c = json_pack("{s:s, s:I, s:I, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s}", "journal",
         journal, "seed", (json_int_t)troupe_options_int(o, "seed"), "rows",
         json_integer_value(json_object_get(config, "rows")), "data_digest", digest,
         "groups_per_step", (json_int_t)troupe_options_int(o, "batch"), "group_size",
-        (json_int_t)troupe_options_int(o, "group-size"), "lease_s", 600.0, "stage_s",
-        reward_s * 3 + 60, "stage_tries", (json_int_t)troupe_options_int(o, "reward-tries"),
-        "lease_attempts", (json_int_t)5, "retained_steps",
+        (json_int_t)troupe_options_int(o, "group-size"), "lease_s", 600.0, "stage_s", stage_s,
+        "stage_tries", (json_int_t)troupe_options_int(o, "reward-tries"), "lease_attempts",
+        (json_int_t)5, "retained_steps",
         (json_int_t)(troupe_options_int(o, "checkpoint-every") > 0
                          ? troupe_options_int(o, "checkpoint-every") * 2 + 2
                          : troupe_options_int(o, "steps") + 2),
         "filter", troupe_options_text(o, "filter"));
     json_object_set_new(c, "steps", json_integer((json_int_t)troupe_options_int(o, "steps")));
+    json_object_set_new(c, "worker_capacity", json_integer((json_int_t)capacity));
     json_object_set_new(c, "ledger", checkpoint != NULL ? json_string(ledger) : json_null());
     json_object_set_new(c, "resume", json_boolean(troupe_options_is_set(o, "resume")));
     char *text = json_dumps(c, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -169,6 +206,9 @@ grpo_run_open(grpo_run *run, int argc, char **argv, bool drawing, troupe_error *
     if (status == TROUPE_OK) {
         run->role_config = json_dumps(config, JSON_COMPACT | JSON_REAL_PRECISION(17));
         run->stream_config = stream_config(run, config);
+        uint64_t version = 4 * (uint64_t)json_integer_value(json_object_get(config, "parameters"));
+        uint64_t asked = (uint64_t)troupe_options_int(run->options, "store-bytes");
+        run->store_bytes = asked != 0 ? asked : 4 * version + (UINT64_C(2) << 30);
     }
     json_decref(config);
     if (status != TROUPE_OK) {

@@ -7,12 +7,14 @@
 #include <troupe/options.h>
 
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct grpo_run {
     troupe_options *options;
     char *role_config;   /* JSON for every role */
     char *stream_config; /* JSON for the coordinator */
     int rollouts, rewards;
+    uint64_t store_bytes;
     bool reference; /* a KL term, so a reference role */
     double mean_lag, window;
     int max_lag; /* TROUPE_NO_BOUND: none */

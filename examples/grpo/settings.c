@@ -66,6 +66,7 @@ static const troupe_option table[] = {
     {"checkpoint-every", INTEGER, "50", "N", 0, 1e9, "steps between checkpoints (0 = only the last)"},
     {"keep", INTEGER, "2", "K", 0, 1e6, "checkpoints that stay (0 = all)"},
     {"samples-max-bytes", INTEGER, "1073741824", "N", 0, 9e15, "bound of samples.jsonl"},
+    {"store-bytes", INTEGER, "0", "N", 0, 9e15, "object store (0 = by the model: 4 versions and 2 GiB)"},
     {"resume", TEXT, NULL, "DIR", 0, 0, "go on with the run in this directory"},
     {"time-limit", DURATION, NULL, "T", 0, 1e9, "stop with a checkpoint after this time"},
     {"out", TEXT, NULL, "DIR", 0, 0, "run directory (default: run-TASK)"},
@@ -189,6 +190,10 @@ apply_lags(troupe_options *o, troupe_error *err)
 static troupe_status
 check_needed(troupe_options *o, troupe_error *err)
 {
+    if (!troupe_options_flag(o, "colocate")) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "--colocate=no: every actor lives in this one process; leave the option away");
+    }
     static const char *const needed[] = {"model", "prompts"};
     for (size_t i = 0; i < 2; i++) {
         if (!troupe_options_is_set(o, needed[i])) {

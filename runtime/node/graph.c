@@ -46,6 +46,12 @@ troupe_graph_is_drawn(const troupe_graph *graph)
     return graph->drawing;
 }
 
+void
+troupe_graph_store(troupe_graph *graph, uint64_t bytes)
+{
+    graph->store_bytes = bytes;
+}
+
 troupe_status
 troupe_graph_refuse(troupe_graph *graph, troupe_status status, const char *format, ...)
 {

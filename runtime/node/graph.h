@@ -29,8 +29,9 @@ struct tr_weights {
 };
 
 struct troupe_graph {
-    bool drawing; /* it will be shown, not run */
-    troupe_error error; /* the first mistake; status OK when there is none */
+    bool drawing;         /* it will be shown, not run */
+    uint64_t store_bytes; /* 0: not given */
+    troupe_error error;   /* the first mistake; status OK when there is none */
     troupe_role *roles[TROUPE_ROLES_MAX];
     int role_count;
     struct tr_stream streams[TR_STREAMS_MAX];

@@ -84,7 +84,7 @@ run(const struct program *program, const troupe_graph *graph)
         .drive = app->drive == NULL ? NULL : drive,
         .user = user.out,
         .streams = app->streams,
-        .store_bytes = app->store_bytes,
+        .store_bytes = graph->store_bytes != 0 ? graph->store_bytes : app->store_bytes,
         .pool_loops = app->pool_loops,
         .grace_ns = app->grace_ns,
         .signals = true};

@@ -31,6 +31,9 @@ troupe_status troupe_graph_refuse(
 /* True in a graph function whose graph is only drawn (--graph): it makes nothing on disk then. */
 bool troupe_graph_is_drawn(const troupe_graph *graph);
 
+/* Budget of the object store in bytes; 0: what troupe_app says. */
+void troupe_graph_store(troupe_graph *graph, uint64_t bytes);
+
 /* --- roles ---------------------------------------------------------------------------------- */
 
 /* Zero means the default everywhere. Text is copied. */
