@@ -3,14 +3,15 @@
 #   sync:  the last checkpoint's weights and optimiser are, bit for bit, those of an undisturbed run
 #   async: the run completes
 # and in both the audit of the records finds nothing.
-# Usage: resume.sh GRPO TROUPE sync|async KILLS [SEED]
+# Usage: resume.sh GRPO TROUPE sync|async KILLS [SEED [more options of grpo...]]
 set -euo pipefail
 grpo=$1 troupe=$2 mode=$3 kills=$4 seed=${5:-1}
+shift $(($# < 5 ? $# : 5))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 RANDOM=$seed
 options=(--task add --mode "$mode" --steps 60 --batch 16 --group-size 4 --eval-limit 20 --eval-every 20
-    --checkpoint-every 7 --seed "$seed")
+    --checkpoint-every 7 --seed "$seed" "$@")
 
 sums() { (cd "$1" && sha256sum model.safetensors optimizer.safetensors); }
 
