@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -74,6 +75,22 @@ journal_free(troupe_journal *j)
     tr_free(j);
 }
 
+/* One process writes a journal at a time: a second one would break the chain for both. The lock ends with
+ * the process, however it ends. */
+static troupe_status
+lock(int fd, const char *path, troupe_error *err)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        return TROUPE_OK;
+    }
+    if (errno == EWOULDBLOCK) {
+        return troupe_fail(err, TROUPE_EXISTS,
+            "%s: another process is writing this journal; let that run end, or stop it, first",
+            path);
+    }
+    return fail_io(err, path, "lock");
+}
+
 troupe_status
 troupe_journal_create(const char *path, const troupe_record_run *run, uint64_t realtime_ns,
     troupe_journal **journal, troupe_error *err)
@@ -89,7 +106,10 @@ troupe_journal_create(const char *path, const troupe_record_run *run, uint64_t r
     }
     troupe_journal *j = journal_new(fd, path);
     troupe_record record = {.kind = TROUPE_RECORD_RUN, .run = run};
-    troupe_status status = troupe_journal_append(j, &record, realtime_ns, err);
+    troupe_status status = lock(fd, path, err);
+    if (status == TROUPE_OK) {
+        status = troupe_journal_append(j, &record, realtime_ns, err);
+    }
     if (status == TROUPE_OK) {
         status = troupe_journal_sync(j, err);
     }
@@ -117,8 +137,11 @@ troupe_journal_open(const char *path, const troupe_record_run *run, troupe_journ
     if (fd < 0) {
         return fail_io(err, path, "open");
     }
-    struct tr_journal_scan scan;
-    troupe_status status = tr_journal_scan(fd, path, run, &scan, err);
+    struct tr_journal_scan scan = {0};
+    troupe_status status = lock(fd, path, err);
+    if (status == TROUPE_OK) {
+        status = tr_journal_scan(fd, path, run, &scan, err);
+    }
     if (status == TROUPE_OK && scan.tail.cut_bytes > 0 &&
         (ftruncate(fd, (off_t)scan.size) != 0 || fsync(fd) != 0)) {
         status = fail_io(err, path, "cut the torn end of");

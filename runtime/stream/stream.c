@@ -197,6 +197,11 @@ troupe_stream_free(troupe_stream *s)
     tr_free(s);
 }
 
+enum {
+    RECOUNT_ALWAYS = 256, /* open groups up to which every event is followed by a recount */
+    RECOUNT_EVERY = 256   /* events between two recounts beyond that */
+};
+
 /* --- the frame of an event -------------------------------------------------------------------- */
 
 void
@@ -229,7 +234,10 @@ tr_stream_leave(troupe_stream *s, troupe_status status)
     TR_ASSERT(s->counters.dispatched == s->next_group);
     TR_ASSERT(s->counters.queued + s->counters.in_flight == s->open_count);
     TR_ASSERT(s->open_count + s->spare_count == s->open_max);
-    recount(s);
+    /* With thousands of open groups a count of all of them would cost more than the event. */
+    if (s->open_count <= RECOUNT_ALWAYS || ++s->events % RECOUNT_EVERY == 0) {
+        recount(s);
+    }
     s->busy = false;
     return status;
 }
