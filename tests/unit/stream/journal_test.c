@@ -118,6 +118,23 @@ test_a_journal_that_is_continued_keeps_its_chain(void **state)
 }
 
 static void
+test_a_second_writer_is_refused(void **state)
+{
+    (void)state;
+    (void)write_journal(1);
+    troupe_record_run run = a_run();
+    troupe_error err = {0};
+    troupe_journal_tail tail;
+    troupe_journal *first = NULL;
+    troupe_journal *second = NULL;
+    assert_int_equal(troupe_journal_open(path, &run, &first, &tail, &err), TROUPE_OK);
+    assert_int_equal(troupe_journal_open(path, &run, &second, &tail, &err), TROUPE_EXISTS);
+    assert_non_null(strstr(err.text, "another process is writing this journal"));
+    assert_int_equal(troupe_journal_close(first, &err), TROUPE_OK);
+    assert_int_equal(reopen(&tail, &err), TROUPE_OK);
+}
+
+static void
 test_the_tail_tells_epoch_version_and_step(void **state)
 {
     (void)state;
@@ -306,6 +323,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             test_a_journal_that_is_continued_keeps_its_chain, set_up, tear_down),
+            test_a_second_writer_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(
             test_the_tail_tells_epoch_version_and_step, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_torn_end_is_cut_at_every_byte, set_up, tear_down),
