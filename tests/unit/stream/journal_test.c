@@ -321,9 +321,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_second_writer_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(
             test_a_journal_that_is_continued_keeps_its_chain, set_up, tear_down),
-            test_a_second_writer_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(
             test_the_tail_tells_epoch_version_and_step, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_torn_end_is_cut_at_every_byte, set_up, tear_down),
