@@ -1,6 +1,6 @@
 /* The life of an actor: init, start, idle, stop, end; timers, watches, waits; values of every
  * kind. */
-#include "rig.h"
+#include "server.h"
 
 #include <troupe/ext/wire.h>
 
@@ -100,7 +100,6 @@ static const troupe_class noted = {.name = "noted",
     .stop = noted_stop,
     .fini = noted_fini,
     .methods = {{"ping", noted_ping}}};
-static const troupe_class client = {.name = "client"};
 
 static void
 an_actor_is_made_started_and_ended_in_that_order(void **state)
@@ -226,6 +225,21 @@ an_actor_that_ends_while_stopping_has_stopped(void **state)
     assert_int_equal(rig.stopped, 0);
     tr_host_end(rig.hosts[0], troupe_self(ctx), TROUPE_DIED, "ended by the test");
     rig_settle(&rig);
+    assert_int_equal(rig.stopped, 1);
+}
+
+static void
+an_actor_that_is_made_while_stopping_is_asked_to_stop(void **state)
+{
+    (void)state;
+    notes = (struct notes){.slices_left = 1, .stop_later = true};
+    troupe_ctx *first = rig_spawn(&rig, 0, &noted, "alpha", 0);
+    tr_host_stop(rig.hosts[0]);
+    rig_settle(&rig);
+    notes = (struct notes){.slices_left = 1};
+    (void)rig_spawn(&rig, 0, &noted, "alpha", 1);
+    assert_string_equal(notes.text, "init start stop slice");
+    troupe_stopped(first);
     assert_int_equal(rig.stopped, 1);
 }
 
@@ -594,6 +608,7 @@ main(void)
         TEST(a_class_with_a_repeated_method_is_refused),
         TEST(a_host_has_stopped_when_every_actor_says_so),
         TEST(an_actor_that_ends_while_stopping_has_stopped),
+        TEST(an_actor_that_is_made_while_stopping_is_asked_to_stop),
         TEST(quit_and_log_reach_the_owner),
         TEST(timers_fire_once_at_their_time_and_die_with_their_actor),
         TEST(a_delay_beyond_time_itself_does_not_wrap),

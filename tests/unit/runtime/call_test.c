@@ -1,72 +1,5 @@
-/* Calls, answers, deferral, deadlines, back-pressure and retries, on one loop and across loops. */
-#include "rig.h"
-
-/* --- a class to call ------------------------------------------------------------------------ */
-
-struct server {
-    int runs;
-    int64_t seen[4096];
-    troupe_call *kept;
-    int fini_runs;
-};
-
-static void
-add(troupe_ctx *ctx, troupe_call *call)
-{
-    struct server *self = troupe_state(ctx);
-    int64_t a = troupe_arg_i64(call, 0), b = troupe_arg_i64(call, 1);
-    if (troupe_args_ok(call)) {
-        self->seen[self->runs++] = a;
-    }
-    troupe_reply_i64(call, a + b);
-}
-
-static void
-keep(troupe_ctx *ctx, troupe_call *call)
-{
-    struct server *self = troupe_state(ctx);
-    self->runs++;
-    self->kept = troupe_defer(call);
-}
-
-static void
-forget(troupe_ctx *ctx, troupe_call *call)
-{
-    (void)ctx;
-    (void)call;
-}
-
-static void
-refuse(troupe_ctx *ctx, troupe_call *call)
-{
-    (void)ctx;
-    troupe_reply_error(call, TROUPE_DENIED, "not %s", "you");
-}
-
-static void
-twice(troupe_ctx *ctx, troupe_call *call)
-{
-    struct server *self = troupe_state(ctx);
-    assert_int_equal(troupe_reply_i64(call, 1), TROUPE_OK);
-    assert_int_equal(troupe_reply_i64(call, 2), TROUPE_DUPLICATE);
-    assert_int_equal(troupe_reply_error(call, TROUPE_FAILED, "x"), TROUPE_DUPLICATE);
-    self->runs++;
-}
-
-static void
-leave(troupe_ctx *ctx, troupe_call *call)
-{
-    (void)call;
-    troupe_exit(ctx, TROUPE_DEVICE, "the device is on fire");
-}
-
-static const troupe_class server = {
-    .name = "server",
-    .state_size = sizeof(struct server),
-    .methods = {{"add", add}, {"keep", keep}, {"forget", forget}, {"refuse", refuse},
-        {"twice", twice}, {"leave", leave}},
-};
-static const troupe_class client = {.name = "client"};
+/* Calls, answers, deferral, deadlines and back-pressure, on one loop and across loops. */
+#include "server.h"
 
 static struct rig rig;
 static struct rig_log answers;
@@ -106,15 +39,6 @@ call(troupe_ctx *ctx, troupe_target to, const char *method)
     return troupe_call_send(ctx, to, method, NULL, .on_answer = rig_note, .user = &answers);
 }
 
-#define ASSERT_ANSWER(index, wanted, words)                                               \
-    do {                                                                                  \
-        assert_true(answers.count > (index));                                             \
-        assert_int_equal(answers.answers[index].status, (wanted));                        \
-        if (strstr(answers.answers[index].text, (words)) == NULL) {                       \
-            fail_msg("\"%s\" does not say \"%s\"", answers.answers[index].text, (words)); \
-        }                                                                                 \
-    } while (0)
-
 /* --- plain calls ---------------------------------------------------------------------------- */
 
 static void
@@ -130,7 +54,7 @@ a_call_is_answered_on_the_same_loop_and_on_another(void **state)
         assert_int_equal(answers.count, replica);
         rig_settle(&rig);
         assert_int_equal(answers.count, replica + 1);
-        ASSERT_ANSWER(replica, TROUPE_OK, "");
+        ASSERT_ANSWER(answers, replica, TROUPE_OK, "");
         assert_int_equal(answers.answers[replica].value, 42 + replica);
     }
 }
@@ -148,7 +72,7 @@ a_missing_argument_is_named_and_has_no_effect(void **state)
                          .on_answer = rig_note, .user = &answers),
         TROUPE_OK);
     rig_settle(&rig);
-    ASSERT_ANSWER(0, TROUPE_BAD_INPUT, "alpha[0].add: argument 1");
+    ASSERT_ANSWER(answers, 0, TROUPE_BAD_INPUT, "alpha[0].add: argument 1");
     assert_int_equal(((struct server *)troupe_state(to))->runs, 0);
 }
 
@@ -164,10 +88,12 @@ every_way_of_not_answering_has_its_status(void **state)
     assert_int_equal(call(from, target, "unheard"), TROUPE_OK);
     assert_int_equal(call(from, target, "twice"), TROUPE_OK);
     rig_settle(&rig);
-    ASSERT_ANSWER(0, TROUPE_FAILED, "alpha[0].forget: the method returned without an answer");
-    ASSERT_ANSWER(1, TROUPE_DENIED, "alpha[0].refuse: not you");
-    ASSERT_ANSWER(2, TROUPE_UNSUPPORTED, "alpha[0].unheard: class server has no such method");
-    ASSERT_ANSWER(3, TROUPE_OK, "");
+    ASSERT_ANSWER(
+        answers, 0, TROUPE_FAILED, "alpha[0].forget: the method returned without an answer");
+    ASSERT_ANSWER(answers, 1, TROUPE_DENIED, "alpha[0].refuse: not you");
+    ASSERT_ANSWER(
+        answers, 2, TROUPE_UNSUPPORTED, "alpha[0].unheard: class server has no such method");
+    ASSERT_ANSWER(answers, 3, TROUPE_OK, "");
     assert_int_equal(answers.answers[3].value, 1);
     assert_int_equal(answers.count, 4);
     assert_int_equal(((struct server *)troupe_state(to))->runs, 1);
@@ -261,8 +187,8 @@ an_actors_end_reaches_everyone_who_waits_with_its_cause(void **state)
         rig_settle(&rig);
         assert_int_equal(answers.count, 3);
         for (int i = 0; i < 3; i++) {
-            ASSERT_ANSWER(i, TROUPE_DIED, "alpha[0]");
-            ASSERT_ANSWER(i, TROUPE_DIED, "the device is on fire");
+            ASSERT_ANSWER(answers, i, TROUPE_DIED, "alpha[0]");
+            ASSERT_ANSWER(answers, i, TROUPE_DIED, "the device is on fire");
         }
         assert_int_equal(rig.end.status, TROUPE_DEVICE);
         assert_string_equal(rig.end.text, "the device is on fire");
@@ -275,7 +201,7 @@ an_actors_end_reaches_everyone_who_waits_with_its_cause(void **state)
             assert_int_equal(sent, TROUPE_GONE);
         } else {
             assert_int_equal(sent, TROUPE_OK);
-            ASSERT_ANSWER(0, TROUPE_GONE, "no more");
+            ASSERT_ANSWER(answers, 0, TROUPE_GONE, "no more");
         }
     }
 }
@@ -295,7 +221,7 @@ a_message_for_an_old_incarnation_never_reaches_the_new_one(void **state)
     assert_int_equal(call_add(from, troupe_to(from, "alpha", 0), 2, 2), TROUPE_OK);
     rig_settle(&rig);
     assert_int_equal(answers.count, 2);
-    ASSERT_ANSWER(0, TROUPE_GONE, "no more");
+    ASSERT_ANSWER(answers, 0, TROUPE_GONE, "no more");
     assert_int_equal(answers.answers[1].value, 4);
     assert_int_equal(((struct server *)troupe_state(new))->runs, 1);
 }
@@ -334,7 +260,7 @@ a_deadline_ends_the_wait_once_and_a_late_answer_is_dropped(void **state)
     rig_advance(&rig, 4999);
     assert_int_equal(answers.count, 0);
     rig_advance(&rig, 1);
-    ASSERT_ANSWER(0, TROUPE_TIMEOUT, "alpha[0].keep: no answer within");
+    ASSERT_ANSWER(answers, 0, TROUPE_TIMEOUT, "alpha[0].keep: no answer within");
     assert_int_equal(troupe_reply_i64(((struct server *)troupe_state(to))->kept, 1), TROUPE_OK);
     rig_settle(&rig);
     assert_int_equal(answers.count, 1);
@@ -359,7 +285,7 @@ a_call_whose_time_is_over_is_not_run(void **state)
         assert_int_equal(self->runs, 1);
     }
     assert_int_equal(answers.count, 2);
-    ASSERT_ANSWER(1, TROUPE_TIMEOUT, "no answer within");
+    ASSERT_ANSWER(answers, 1, TROUPE_TIMEOUT, "no answer within");
 }
 
 /* --- back-pressure -------------------------------------------------------------------------- */
@@ -460,226 +386,6 @@ a_full_table_of_calls_answers_again(void **state)
     rig_fini(&small);
 }
 
-/* --- retries -------------------------------------------------------------------------------- */
-
-static void
-a_call_that_is_sent_again_runs_once(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    for (uint16_t host = 0; host < 2; host++) {
-        troupe_ctx *to = rig_spawn(&rig, host, &server, "alpha", host);
-        struct server *self = troupe_state(to);
-        answers.count = 0;
-        assert_int_equal(
-            troupe_call_send(from, troupe_to(from, "alpha", host), "keep", NULL,
-                .on_answer = rig_note, .user = &answers, .retry = true, .resend_ns = 1000),
-            TROUPE_OK);
-        for (int i = 0; i < 50; i++) {
-            rig_advance(&rig, 1000);
-        }
-        assert_int_equal(self->runs, 1);
-        tr_host_stats stats;
-        tr_host_get_stats(rig.hosts[host], &stats);
-        assert_int_equal(stats.repeated, 8); /* after 1, 2, 4 and then each 8 us */
-        assert_int_equal(troupe_reply_i64(self->kept, 3), TROUPE_OK);
-        rig_settle(&rig);
-        assert_int_equal(answers.count, 1);
-        assert_int_equal(answers.answers[0].value, 3);
-    }
-}
-
-static void
-a_retried_call_follows_its_role_to_the_next_incarnation(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    for (int host = 0; host < 2; host++) {
-        troupe_ctx *old = rig_spawn(&rig, host, &server, "alpha", 0);
-        answers.count = 0;
-        assert_int_equal(
-            troupe_call_send(from, troupe_to(from, "alpha", 0), "keep", NULL, .on_answer = rig_note,
-                .user = &answers, .retry = true, .deadline_ns = 1000000),
-            TROUPE_OK);
-        rig_settle(&rig);
-        assert_int_equal(((struct server *)troupe_state(old))->runs, 1);
-        tr_host_end(rig.hosts[host], troupe_self(old), TROUPE_DIED, "ended by the test");
-        rig_settle(&rig);
-        assert_int_equal(answers.count, 0);
-        troupe_ctx *new = rig_spawn(&rig, host, &server, "alpha", 0);
-        rig_settle(&rig);
-        struct server *self = troupe_state(new);
-        assert_int_equal(self->runs, 1);
-        assert_int_equal(troupe_reply_i64(self->kept, 8), TROUPE_OK);
-        rig_settle(&rig);
-        assert_int_equal(answers.count, 1);
-        assert_int_equal(answers.answers[0].value, 8);
-        tr_host_end(rig.hosts[host], troupe_self(new), TROUPE_DIED, "ended by the test");
-        rig_settle(&rig);
-    }
-}
-
-/* However many later calls come and go, one that is still open can be sent again. */
-static void
-a_call_that_stays_open_is_known_as_long_as_it_does(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    struct server *self = troupe_state(rig_spawn(&rig, 1, &server, "alpha", 0));
-    assert_int_equal(
-        troupe_call_send(from, troupe_to(from, "alpha", 0), "keep", NULL, .on_answer = rig_note,
-            .user = &answers, .retry = true, .resend_ns = 1000000),
-        TROUPE_OK);
-    rig_settle(&rig);
-    for (int i = 0; i < 1000; i++) {
-        troupe_args args = {0};
-        troupe_args_i64(&args, i);
-        troupe_args_i64(&args, 0);
-        assert_int_equal(troupe_call_send(from, troupe_to(from, "alpha", 0), "add", &args,
-                             .on_answer = rig_note, .user = &answers, .retry = true),
-            TROUPE_OK);
-        rig_settle(&rig);
-    }
-    assert_int_equal(answers.count, 1000);
-    rig_advance(&rig, 1000000); /* sent again */
-    assert_int_equal(answers.count, 1000);
-    assert_int_equal(self->runs, 1001);
-    assert_int_equal(troupe_reply_i64(self->kept, 5), TROUPE_OK);
-    rig_settle(&rig);
-    assert_int_equal(answers.count, 1001);
-    assert_int_equal(answers.answers[1000].value, 5);
-}
-
-/* The caller hears of the change of incarnation first, and of the old one's last word after it
- * has asked the new one. */
-static void
-bad_news_of_an_older_incarnation_does_not_end_a_call(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    troupe_ctx *old = rig_spawn(&rig, 1, &server, "alpha", 0);
-    assert_int_equal(troupe_call_send(from, troupe_to(from, "alpha", 0), "keep", NULL,
-                         .on_answer = rig_note, .user = &answers, .retry = true),
-        TROUPE_OK);
-    rig_settle(&rig);
-    tr_host_end(rig.hosts[1], troupe_self(old), TROUPE_OK, "gone fishing"); /* answers STOPPED */
-    (void)tr_host_step(rig.hosts[1], 8);
-    troupe_ref ref;
-    tr_spawn spawn = {.type = &server, .role = 0, .replica = 0};
-    assert_int_equal(tr_host_spawn(rig.hosts[2], &spawn, &ref, NULL), TROUPE_OK);
-    (void)tr_host_step(rig.hosts[0], 0); /* reads the directory and polls nothing */
-    rig_settle(&rig);
-    assert_int_equal(answers.count, 0);
-    struct server *self = troupe_state(tr_host_actor(rig.hosts[2], ref));
-    assert_int_equal(self->runs, 1);
-    assert_int_equal(troupe_reply_i64(self->kept, 4), TROUPE_OK);
-    rig_settle(&rig);
-    assert_int_equal(answers.count, 1);
-    assert_int_equal(answers.answers[0].value, 4);
-}
-
-static void
-a_retried_call_waits_for_a_role_and_names_the_reason_when_it_is_late(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    for (int i = 0; i < 2; i++) {
-        troupe_args args = {0};
-        troupe_args_i64(&args, 1);
-        troupe_args_i64(&args, 1);
-        assert_int_equal(
-            troupe_call_send(from, troupe_to(from, "alpha", 0), "add", &args, .on_answer = rig_note,
-                .user = &answers, .retry = true, .deadline_ns = 10000000, .resend_ns = 1000),
-            TROUPE_OK);
-        rig_advance(&rig, 100000);
-        assert_int_equal(answers.count, i);
-        if (i == 0) {
-            troupe_ctx *to = rig_spawn(&rig, 1, &server, "alpha", 0);
-            ASSERT_ANSWER(0, TROUPE_OK, "");
-            tr_host_end(rig.hosts[1], troupe_self(to), TROUPE_DIED, "ended by the test");
-            rig_settle(&rig);
-        } else {
-            rig_advance(&rig, 10000000);
-            ASSERT_ANSWER(1, TROUPE_TIMEOUT, "NOT_FOUND");
-        }
-    }
-}
-
-static void
-a_retried_call_to_a_ref_ends_with_its_incarnation(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    troupe_ctx *to = rig_spawn(&rig, 1, &server, "alpha", 0);
-    assert_int_equal(troupe_call_send(from, troupe_to_ref(troupe_self(to)), "keep", NULL,
-                         .on_answer = rig_note, .user = &answers, .retry = true),
-        TROUPE_OK);
-    rig_settle(&rig);
-    tr_host_end(rig.hosts[1], troupe_self(to), TROUPE_DIED, "ended by the test");
-    rig_settle(&rig);
-    ASSERT_ANSWER(0, TROUPE_DIED, "ended by the test");
-    assert_int_equal(answers.count, 1);
-}
-
-/* --- a loop that closes --------------------------------------------------------------------- */
-
-static void
-a_closed_loop_fails_what_was_sent_to_it(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    (void)rig_spawn(&rig, 2, &server, "alpha", 0);
-    assert_int_equal(call(from, troupe_to(from, "alpha", 0), "keep"), TROUPE_OK);
-    rig_settle(&rig);
-    tr_host_kill(rig.hosts[2]); /* without a word: only the link tells */
-    rig.hosts[2] = NULL;
-    rig_settle(&rig);
-    ASSERT_ANSWER(0, TROUPE_DIED, "the loop that it was on is gone");
-    assert_int_equal(answers.count, 1);
-    /* The directory was not told: the next call finds that nobody listens. */
-    assert_int_equal(call(from, troupe_to(from, "alpha", 0), "add"), TROUPE_GONE);
-}
-
-static void
-the_news_of_an_earlier_life_does_not_end_calls_to_the_next(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    (void)rig_spawn(&rig, 2, &server, "alpha", 0);
-    assert_int_equal(call(from, troupe_to(from, "alpha", 0), "keep"), TROUPE_OK);
-    rig_settle(&rig);
-    tr_host_kill(rig.hosts[2]); /* the news is on its way when the next life begins */
-    rig_host(&rig, 2, 2);
-    troupe_ref ref;
-    tr_spawn spawn = {.type = &server, .role = 0, .replica = 0};
-    assert_int_equal(tr_host_spawn(rig.hosts[2], &spawn, &ref, NULL), TROUPE_OK);
-    assert_int_equal(ref.incarnation >> 16, 2);
-    assert_int_equal(call(from, troupe_to(from, "alpha", 0), "keep"), TROUPE_OK);
-    rig_settle(&rig);
-    assert_int_equal(answers.count, 1); /* the first call ended, the second did not */
-    ASSERT_ANSWER(0, TROUPE_DIED, "alpha[0].keep");
-    struct server *self = troupe_state(tr_host_actor(rig.hosts[2], ref));
-    assert_int_equal(troupe_reply_i64(self->kept, 6), TROUPE_OK);
-    rig_settle(&rig);
-    assert_int_equal(answers.count, 2);
-    assert_int_equal(answers.answers[1].value, 6);
-}
-
-static void
-an_orderly_end_answers_what_is_kept(void **state)
-{
-    (void)state;
-    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
-    (void)rig_spawn(&rig, 2, &server, "alpha", 0);
-    assert_int_equal(call(from, troupe_to(from, "alpha", 0), "keep"), TROUPE_OK);
-    rig_settle(&rig);
-    tr_host_free(rig.hosts[2]);
-    rig.hosts[2] = NULL;
-    rig_settle(&rig);
-    ASSERT_ANSWER(0, TROUPE_STOPPED, "its run has ended");
-    assert_int_equal(answers.count, 1);
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -700,15 +406,6 @@ main(void)
         TEST(a_full_mailbox_answers_again_here_and_full_from_afar),
         TEST(retries_get_through_a_full_mailbox),
         TEST(a_full_table_of_calls_answers_again),
-        TEST(a_call_that_is_sent_again_runs_once),
-        TEST(a_retried_call_follows_its_role_to_the_next_incarnation),
-        TEST(bad_news_of_an_older_incarnation_does_not_end_a_call),
-        TEST(a_call_that_stays_open_is_known_as_long_as_it_does),
-        TEST(the_news_of_an_earlier_life_does_not_end_calls_to_the_next),
-        TEST(a_retried_call_waits_for_a_role_and_names_the_reason_when_it_is_late),
-        TEST(a_retried_call_to_a_ref_ends_with_its_incarnation),
-        TEST(a_closed_loop_fails_what_was_sent_to_it),
-        TEST(an_orderly_end_answers_what_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
