@@ -5,7 +5,6 @@
 #include <troupe/ext/wire.h>
 #include <troupe/troupe.h>
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -13,8 +12,7 @@
 
 /* What actors on several threads leave for the test. */
 struct facts {
-    atomic_int inits, starts, stops, finis;
-    atomic_int slices;
+    atomic_int inits, starts, finis;
     atomic_int runs;
     _Atomic(pid_t) threads[8];
     char log[1024];
@@ -31,14 +29,13 @@ log_line(void *user, const char *line)
 }
 
 static troupe_status
-run_graph(troupe_graph *g, int (*drive)(troupe_ctx *ctx, void *user), bool signals,
-    troupe_run_result *result, troupe_error *err)
+run_graph(troupe_graph *g, int (*drive)(troupe_ctx *ctx, void *user), troupe_run_result *result,
+    troupe_error *err)
 {
     troupe_run_options options = {.size = sizeof options,
         .drive = drive,
         .pool_loops = 2,
         .grace_ns = 5000 * MS,
-        .signals = signals,
         .log = log_line};
     *result = (troupe_run_result){.code = -1};
     *err = (troupe_error){.status = TROUPE_OK, .text = ""};
@@ -169,7 +166,7 @@ the_driver_calls_and_its_result_is_the_code(void **state)
     troupe_role_add(g, "w", &worker, .replicas = 3);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, ask_all, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, ask_all, &result, &err), TROUPE_OK);
     assert_int_equal(result.code, 5);
     assert_int_equal(result.signal, 0);
     assert_int_equal(result.objects_left, 0);
@@ -185,7 +182,7 @@ replicas_that_ask_for_it_have_threads_of_their_own(void **state)
     troupe_role_add(g, "w", &lonely, .replicas = 3);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, ask_all, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, ask_all, &result, &err), TROUPE_OK);
     for (int i = 0; i < 3; i++) {
         assert_true(atomic_load(&facts.threads[i]) != getpid());
         for (int k = 0; k < i; k++) {
@@ -212,7 +209,7 @@ the_first_code_given_is_the_code_and_waits_end_with_the_run(void **state)
     troupe_role_add(g, "w", &worker);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, quit_from_an_actor, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, quit_from_an_actor, &result, &err), TROUPE_OK);
     assert_int_equal(result.code, 7);
 }
 
@@ -231,7 +228,7 @@ a_run_without_driver_ends_by_quit(void **state)
     troupe_role_add(g, "w", &brief);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, NULL, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, NULL, &result, &err), TROUPE_OK);
     assert_int_equal(result.code, 9);
 }
 
@@ -251,7 +248,7 @@ objects_that_nobody_released_are_counted(void **state)
     troupe_role_add(g, "w", &worker);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, leak_one, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, leak_one, &result, &err), TROUPE_OK);
     assert_int_equal(result.objects_left, 1);
 }
 
@@ -286,7 +283,7 @@ the_driver_waits_no_longer_than_it_says(void **state)
     troupe_role_add(g, "w", &worker);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, wait_a_little, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, wait_a_little, &result, &err), TROUPE_OK);
 }
 
 /* --- failures ------------------------------------------------------------------------------- */
@@ -308,7 +305,7 @@ an_actor_that_cannot_be_made_fails_the_run_by_name(void **state)
     troupe_role_add(g, "w", &worker, .replicas = 3, .config = "{\"refuse\": true}");
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, not_reached, false, &result, &err), TROUPE_NO_SPACE);
+    assert_int_equal(run_graph(g, not_reached, &result, &err), TROUPE_NO_SPACE);
     assert_string_equal(err.text, "w[1]: no place for me");
     assert_int_equal(atomic_load(&facts.starts), 0);
     assert_int_equal(atomic_load(&facts.inits), atomic_load(&facts.finis));
@@ -334,7 +331,7 @@ a_death_without_restarts_fails_the_run_with_its_cause(void **state)
     troupe_role_add(g, "w", &worker, .replicas = 2);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, kill_one, false, &result, &err), TROUPE_DEVICE);
+    assert_int_equal(run_graph(g, kill_one, &result, &err), TROUPE_DEVICE);
     assert_string_equal(err.text, "w[0] ended: asked to");
     assert_int_equal(atomic_load(&facts.finis), 2);
 }
@@ -371,7 +368,7 @@ a_role_with_restarts_is_made_again_and_its_handle_follows(void **state)
     troupe_role_add(g, "w", &worker, .restarts = 1);
     troupe_run_result result;
     troupe_error err;
-    if (run_graph(g, kill_and_call_again, false, &result, &err) != TROUPE_OK) {
+    if (run_graph(g, kill_and_call_again, &result, &err) != TROUPE_OK) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(atomic_load(&facts.inits), 2);
@@ -388,7 +385,7 @@ a_stream_needs_a_class_that_runs_streams(void **state)
     troupe_stream_add(g, "s", .source = a, .sink = b);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, not_reached, false, &result, &err), TROUPE_BAD_INPUT);
+    assert_int_equal(run_graph(g, not_reached, &result, &err), TROUPE_BAD_INPUT);
     assert_non_null(strstr(err.text, "stream s: the program names no class"));
 }
 
@@ -436,49 +433,6 @@ a_stream_is_an_actor_that_goes_by_its_name(void **state)
 }
 
 /* --- stops ---------------------------------------------------------------------------------- */
-
-static void
-finish_late(troupe_ctx *ctx, void *user)
-{
-    (void)user;
-    atomic_fetch_add(&facts.slices, 1);
-    troupe_stopped(ctx);
-}
-
-static bool
-stop_late(troupe_ctx *ctx)
-{
-    atomic_fetch_add(&facts.stops, 1);
-    assert_int_equal(troupe_timer_start(ctx, 5 * MS, finish_late, NULL, NULL), TROUPE_OK);
-    return false;
-}
-
-static void
-signal_oneself(troupe_ctx *ctx)
-{
-    (void)ctx;
-    (void)kill(getpid(), SIGTERM);
-}
-
-static void
-a_signal_stops_in_order_and_waits_for_the_stop_hooks(void **state)
-{
-    (void)state;
-    static const troupe_class slow = {.name = "slow",
-        .start = signal_oneself,
-        .stop = stop_late,
-        .fini = worker_fini,
-        .own_loop = true};
-    troupe_graph *g = troupe_graph_new();
-    troupe_role_add(g, "w", &slow);
-    troupe_run_result result;
-    troupe_error err;
-    assert_int_equal(run_graph(g, NULL, true, &result, &err), TROUPE_OK);
-    assert_int_equal(result.signal, SIGTERM);
-    assert_int_equal(atomic_load(&facts.stops), 1);
-    assert_int_equal(atomic_load(&facts.slices), 1);
-    assert_int_equal(atomic_load(&facts.finis), 1);
-}
 
 static bool
 stop_never(troupe_ctx *ctx)
@@ -558,7 +512,7 @@ calls_cross_threads_both_ways(void **state)
     troupe_role_add(g, "w", &worker, .replicas = 4);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, NULL, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, NULL, &result, &err), TROUPE_OK);
     assert_int_equal(atomic_load(&facts.runs), 3000);
 }
 
@@ -605,7 +559,7 @@ open_waits_can_be_listed_in_a_running_graph(void **state)
     troupe_role_add(g, "w", &worker);
     troupe_run_result result;
     troupe_error err;
-    assert_int_equal(run_graph(g, list_waits, false, &result, &err), TROUPE_OK);
+    assert_int_equal(run_graph(g, list_waits, &result, &err), TROUPE_OK);
 }
 
 /* --- troupe_main ---------------------------------------------------------------------------- */
@@ -672,7 +626,6 @@ main(void)
         TEST(a_role_with_restarts_is_made_again_and_its_handle_follows),
         TEST(a_stream_needs_a_class_that_runs_streams),
         TEST(a_stream_is_an_actor_that_goes_by_its_name),
-        TEST(a_signal_stops_in_order_and_waits_for_the_stop_hooks),
         TEST(an_actor_that_never_stops_is_ended_after_the_grace_time_and_named),
         TEST(calls_cross_threads_both_ways),
         TEST(open_waits_can_be_listed_in_a_running_graph),
