@@ -2,6 +2,7 @@
  * line on a terminal or a line a step when piped, keeps the time limit, and prints the summary. */
 #include "role.h"
 
+#include <troupe/ext/protocol.h>
 #include <troupe/roles.h>
 #include <troupe/troupe.h>
 
@@ -12,7 +13,9 @@
 
 enum {
     POLL_NS = 250 * 1000 * 1000,
-    LINE_MAX_BYTES = 512
+    LINE_MAX_BYTES = 512,
+    WAITS_SHOWN = 3,
+    WAITS_EVERY_S = 30
 };
 
 /* What the policy's `progress` answers; see policy_record.c. */
@@ -120,6 +123,42 @@ ask(troupe_ctx *ctx, const char *policy, progress *p)
     return fresh;
 }
 
+/* The first few open waits of the stream as one line: who owes what, since when, until when. */
+static void
+write_waits(const json_t *status, const progress *p, double quiet_s)
+{
+    const json_t *waits = json_object_get(status, "waits");
+    size_t count = json_array_size(waits);
+    fprintf(stderr, "no step for %.0f s, the policy is %s", quiet_s, p->phase);
+    for (size_t i = 0; i < count && i < WAITS_SHOWN; i++) {
+        const json_t *w = json_array_get(waits, i);
+        fprintf(stderr, "; %s[%lld] owes a %s of group %lld, for %.1f s",
+            tr_config_text(w, "whom", "?"), (long long)tr_config_int(w, "replica", 0),
+            tr_config_text(w, "what", "?"), (long long)tr_config_int(w, "group", 0),
+            tr_config_real(w, "since_s", 0));
+        if (json_is_number(json_object_get(w, "until_s"))) {
+            fprintf(stderr, ", %.1f s left", tr_config_real(w, "until_s", 0));
+        }
+    }
+    if (count > WAITS_SHOWN) {
+        fprintf(stderr, "; and %zu more", count - WAITS_SHOWN);
+    }
+    fputc('\n', stderr);
+}
+
+static void
+tell_waits(troupe_ctx *ctx, const char *stream, const progress *p, double quiet_s)
+{
+    troupe_answer *answer = NULL;
+    if (troupe_call_wait(ctx, troupe_to(ctx, stream, 0), TROUPE_METHOD_STATUS, NULL, &answer) ==
+        TROUPE_OK) {
+        json_t *status = json_loads(troupe_arg_str(answer, 0), JSON_REJECT_DUPLICATES, NULL);
+        write_waits(status, p, quiet_s);
+        json_decref(status);
+    }
+    troupe_answer_free(answer);
+}
+
 int
 troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options)
 {
@@ -128,12 +167,24 @@ troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options)
     int64_t shown = -1;
     uint64_t begun = troupe_now_ns(ctx);
     bool limited = false;
+    double every = options->waits_every_s > 0 ? options->waits_every_s : WAITS_EVERY_S;
+    uint64_t step_at = begun, told_at = begun;
+    int64_t step = 0;
     while (!p.done) {
         if (troupe_wait(ctx, never, NULL, POLL_NS) == TROUPE_STOPPED) {
             break; /* by a signal: the policy saves, and says how the run stands, within the grace time */
         }
         if (ask(ctx, options->policy, &p)) {
             show(&p, terminal, &shown);
+        }
+        uint64_t now = troupe_now_ns(ctx);
+        if (p.step != step) {
+            step = p.step;
+            step_at = told_at = now;
+        }
+        if (options->stream != NULL && (double)(now - told_at) / 1e9 >= every) {
+            told_at = now;
+            tell_waits(ctx, options->stream, &p, (double)(now - step_at) / 1e9);
         }
         double elapsed = (double)(troupe_now_ns(ctx) - begun) / 1e9;
         if (!limited && options->time_limit_s > 0 && elapsed > options->time_limit_s) {

@@ -547,7 +547,7 @@ begin_end(troupe_ctx *ctx, tr_policy *p)
     p->stopping = true;
     if (p->phase == TR_POLICY_TAKING) {
         save_if_due(ctx, p);
-    } else if (p->phase == TR_POLICY_EVALUATING && p->asked_to_stop) {
+    } else if (p->phase == TR_POLICY_EVALUATING) {
         tr_policy_eval_abandon(p);
         p->accuracy = TR_UNKNOWN;
         evaluated(ctx, p);

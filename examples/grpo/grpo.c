@@ -81,7 +81,8 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     troupe_rl_drive_options drive_options = {
         .size = sizeof drive_options,
         .policy = "policy",
-        .run = troupe_options_text(options, "out"),
+        .stream = "samples",
+        .waits_every_s = troupe_options_real(options, "waits-every"),
         .time_limit_s = troupe_options_is_set(options, "time-limit")
                             ? troupe_options_real(options, "time-limit")
                             : 0,

@@ -56,7 +56,7 @@ inherit(troupe_options *o, const json_t *recorded, troupe_error *err)
     /* What may differ from the recorded run without its records contradicting each other. */
     static const char *const free_to_change[] = {"steps", "eval-every", "eval-limit",
         "checkpoint-every", "keep", "samples-max-bytes", "store-bytes", "rollouts", "rewards",
-        "sequences", "reward-timeout", "reward-tries", "skip-bad"};
+        "sequences", "reward-timeout", "reward-tries", "skip-bad", "waits-every"};
     troupe_status status = TROUPE_OK;
     for (const troupe_option *option = grpo_spec.options;
          option->name != NULL && status == TROUPE_OK; option++) {

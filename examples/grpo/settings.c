@@ -69,6 +69,7 @@ static const troupe_option table[] = {
     {"store-bytes", INTEGER, "0", "N", 0, 9e15, "object store (0 = by the model: 4 versions and 2 GiB)"},
     {"resume", TEXT, NULL, "DIR", 0, 0, "go on with the run in this directory"},
     {"time-limit", DURATION, NULL, "T", 0, 1e9, "stop with a checkpoint after this time"},
+    {"waits-every", DURATION, "30", "T", 0.1, 1e6, "tell who waits for whom after so long without a step"},
     {"out", TEXT, NULL, "DIR", 0, 0, "run directory (default: run-TASK)"},
     {"seed", INTEGER, "1", "N", 0, 9e15, "of everything random"},
     {"graph", VALUE, NULL, "text|dot", 0, 0, "draw the actor graph and stop"},

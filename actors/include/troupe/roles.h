@@ -55,8 +55,9 @@ void troupe_reward_role_fini(troupe_ctx *ctx);
 typedef struct troupe_rl_drive_options {
     size_t size;
     const char *policy;
-    const char *run;     /* the run directory, for the summary */
-    double time_limit_s; /* 0 = none */
+    const char *stream;   /* name of the stream, to ask who waits for whom; NULL: not asked */
+    double waits_every_s; /* without a step for so long the open waits are told; 0 = 30 */
+    double time_limit_s;  /* 0 = none */
 } troupe_rl_drive_options;
 
 int troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options);

@@ -316,6 +316,16 @@ def a_reward_program_that_prints_nan(work):
 
 
 @case
+def a_slow_reward_is_named(work):
+    """While nothing moves the run says who owes what, since when and until when."""
+    result = run(work, "--reward-cmd", reward_program(work, "while read line; do sleep 600; done\n"), "--reward-timeout",
+                 "60", "--time-limit", "2", "--waits-every", "0.5", "--eval-limit", "0", "--eval-every", "0",
+                 "--eval", os.path.join(DATA, "add", "eval.jsonl"), limit=120)
+    if "no step for" not in result.stderr or "reward[0] owes a stage of group" not in result.stderr:
+        raise AssertionError(f"exit {result.returncode}: {result.stderr}")
+
+
+@case
 def a_full_disk_while_checkpointing(work):
     """A limit on the size of files stands for a full disk (both are ENOSPC-like to the writer): the optimiser does not
     fit, the weights would. The run says so, fails, and leaves no half-written checkpoint."""
