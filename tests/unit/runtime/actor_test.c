@@ -331,6 +331,20 @@ a_watch_tells_who_is_up_who_comes_and_who_goes_and_why(void **state)
     assert_string_equal(text, "2up ");
 }
 
+static void
+an_older_incarnation_does_not_take_its_successor_down(void **state)
+{
+    (void)state;
+    troupe_ref first = {.loop = 7, .incarnation = 1}, second = {.loop = 7, .incarnation = 2}, now;
+    tr_directory_up(rig.directory, 1, 0, first);
+    tr_directory_up(rig.directory, 1, 0, second);
+    tr_directory_down(rig.directory, 1, 0, first, "late news");
+    assert_true(tr_directory_get(rig.directory, 1, 0, &now));
+    assert_true(troupe_ref_equal(now, second));
+    tr_directory_down(rig.directory, 1, 0, second, "true news");
+    assert_false(tr_directory_get(rig.directory, 1, 0, &now));
+}
+
 /* --- waits ---------------------------------------------------------------------------------- */
 
 static void
@@ -595,6 +609,24 @@ only_the_driver_may_wait(void **state)
         troupe_call_wait(from, troupe_to(from, "alpha", 0), "echo", NULL, NULL), TROUPE_INVALID);
 }
 
+static void
+a_wait_that_the_end_of_the_run_cuts_short_leaves_nothing_open(void **state)
+{
+    (void)state;
+    (void)rig_spawn(&rig, 1, &keeper, "alpha", 0);
+    troupe_ref ref;
+    tr_spawn spawn = {.type = &client, .role = TR_NO_ROLE, .driver = true};
+    assert_int_equal(tr_host_spawn(rig.hosts[0], &spawn, &ref, NULL), TROUPE_OK);
+    rig_settle(&rig);
+    tr_host_stop(rig.hosts[0]);
+    troupe_ctx *driver = tr_host_actor(rig.hosts[0], ref);
+    assert_int_equal(troupe_call_wait(driver, troupe_to(driver, "alpha", 0), "keep", NULL, NULL),
+        TROUPE_STOPPED);
+    tr_host_stats stats;
+    tr_host_get_stats(rig.hosts[0], &stats);
+    assert_int_equal(stats.open_calls, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -613,12 +645,14 @@ main(void)
         TEST(timers_fire_once_at_their_time_and_die_with_their_actor),
         TEST(a_delay_beyond_time_itself_does_not_wrap),
         TEST(a_watch_tells_who_is_up_who_comes_and_who_goes_and_why),
+        TEST(an_older_incarnation_does_not_take_its_successor_down),
         TEST(every_open_wait_is_listed_with_who_whom_since_and_until),
         TEST(values_of_every_kind_make_the_round_trip),
         TEST(a_tensor_that_does_not_fit_its_shape_is_refused),
         TEST(arrays_nest_and_values_after_them_are_found),
         TEST(incomplete_too_deep_and_too_large_arguments_are_refused_and_kept),
         TEST(only_the_driver_may_wait),
+        TEST(a_wait_that_the_end_of_the_run_cuts_short_leaves_nothing_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ struct facts {
 };
 
 static struct facts facts;
+static int pool_loops = 2;
 
 static void
 log_line(void *user, const char *line)
@@ -34,7 +35,7 @@ run_graph(troupe_graph *g, int (*drive)(troupe_ctx *ctx, void *user), troupe_run
 {
     troupe_run_options options = {.size = sizeof options,
         .drive = drive,
-        .pool_loops = 2,
+        .pool_loops = pool_loops,
         .grace_ns = 5000 * MS,
         .log = log_line};
     *result = (troupe_run_result){.code = -1};
@@ -58,7 +59,7 @@ static troupe_status
 worker_init(troupe_ctx *ctx, const char *config, troupe_error *err)
 {
     atomic_fetch_add(&facts.inits, 1);
-    if (strstr(config, "refuse") != NULL && troupe_self_replica(ctx) == 1) {
+    if (strstr(config, "refuse") != NULL && troupe_self_replica(ctx) >= 1) {
         return troupe_fail(err, TROUPE_NO_SPACE, "no place for me");
     }
     return TROUPE_OK;
@@ -94,6 +95,13 @@ die(troupe_ctx *ctx, troupe_call *call)
 }
 
 static void
+finish(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)call;
+    troupe_exit(ctx, TROUPE_OK, "my work is done");
+}
+
+static void
 quit(troupe_ctx *ctx, troupe_call *call)
 {
     troupe_reply(call, NULL);
@@ -117,12 +125,12 @@ keep(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_defer(call);
 }
 
-#define WORKER_METHODS                                              \
-    {                                                               \
-        {"who", who}, {"die", die}, {"quit", quit}, {"leak", leak}, \
-        {                                                           \
-            "keep", keep                                            \
-        }                                                           \
+#define WORKER_METHODS                                                              \
+    {                                                                               \
+        {"who", who}, {"die", die}, {"quit", quit}, {"leak", leak}, {"keep", keep}, \
+        {                                                                           \
+            "finish", finish                                                        \
+        }                                                                           \
     }
 
 static const troupe_class worker = {.name = "worker",
@@ -303,9 +311,11 @@ an_actor_that_cannot_be_made_fails_the_run_by_name(void **state)
     (void)state;
     troupe_graph *g = troupe_graph_new();
     troupe_role_add(g, "w", &worker, .replicas = 3, .config = "{\"refuse\": true}");
+    pool_loops = 1; /* so that the first of two failures is always the same */
     troupe_run_result result;
     troupe_error err;
     assert_int_equal(run_graph(g, not_reached, &result, &err), TROUPE_NO_SPACE);
+    pool_loops = 2;
     assert_string_equal(err.text, "w[1]: no place for me");
     assert_int_equal(atomic_load(&facts.starts), 0);
     assert_int_equal(atomic_load(&facts.inits), atomic_load(&facts.finis));
@@ -334,6 +344,29 @@ a_death_without_restarts_fails_the_run_with_its_cause(void **state)
     assert_int_equal(run_graph(g, kill_one, &result, &err), TROUPE_DEVICE);
     assert_string_equal(err.text, "w[0] ended: asked to");
     assert_int_equal(atomic_load(&facts.finis), 2);
+}
+
+static int
+let_one_finish(troupe_ctx *ctx, void *user)
+{
+    (void)user;
+    assert_int_equal(
+        troupe_call_wait(ctx, troupe_to(ctx, "w", 0), "finish", NULL, NULL), TROUPE_STOPPED);
+    assert_int_equal(troupe_wait(ctx, never, NULL, 5 * MS), TROUPE_TIMEOUT);
+    assert_int_equal(troupe_call_wait(ctx, troupe_to(ctx, "w", 1), "who", NULL, NULL), TROUPE_OK);
+    return 4;
+}
+
+static void
+an_actor_that_has_finished_is_no_failure(void **state)
+{
+    (void)state;
+    troupe_graph *g = troupe_graph_new();
+    troupe_role_add(g, "w", &worker, .replicas = 2);
+    troupe_run_result result;
+    troupe_error err;
+    assert_int_equal(run_graph(g, let_one_finish, &result, &err), TROUPE_OK);
+    assert_int_equal(result.code, 4);
 }
 
 static bool
@@ -564,9 +597,14 @@ open_waits_can_be_listed_in_a_running_graph(void **state)
 
 /* --- troupe_main ---------------------------------------------------------------------------- */
 
+static bool drawn;
+static uint64_t store_max;
+
 static troupe_status
 main_graph(troupe_graph *g, int argc, char **argv)
 {
+    drawn = troupe_graph_is_drawn(g);
+    troupe_graph_store(g, 12345);
     if (argc > 1 && strcmp(argv[1], "--graph") == 0) {
         troupe_role_add(g, "late", &worker);
         return TROUPE_OK; /* behind "--" options belong to the program */
@@ -583,6 +621,9 @@ main_drive(troupe_ctx *ctx, int argc, char **argv)
 {
     (void)argc;
     (void)argv;
+    troupe_store_stats stats;
+    troupe_store_get_stats(troupe_ctx_store(ctx), &stats);
+    store_max = stats.bytes_max;
     return troupe_replicas(ctx, "w") == 3 ? ask_all(ctx, NULL) : 6;
 }
 
@@ -602,9 +643,12 @@ a_program_ends_with_the_code_of_its_end(void **state)
 {
     (void)state;
     assert_int_equal(run_main(NULL, NULL), 5);
+    assert_false(drawn);
+    assert_int_equal(store_max, 12345); /* the graph's word counts before the program's */
     assert_int_equal(run_main("--wrong", NULL), 2);
     assert_int_equal(run_main("--graph=png", NULL), 2);
     assert_int_equal(run_main("--graph", NULL), 0);
+    assert_true(drawn);
     assert_int_equal(run_main("--graph=dot", NULL), 0);
     assert_int_equal(run_main("--", "--graph"), 2);
 }
@@ -623,6 +667,7 @@ main(void)
         TEST(the_driver_waits_no_longer_than_it_says),
         TEST(an_actor_that_cannot_be_made_fails_the_run_by_name),
         TEST(a_death_without_restarts_fails_the_run_with_its_cause),
+        TEST(an_actor_that_has_finished_is_no_failure),
         TEST(a_role_with_restarts_is_made_again_and_its_handle_follows),
         TEST(a_stream_needs_a_class_that_runs_streams),
         TEST(a_stream_is_an_actor_that_goes_by_its_name),

@@ -113,6 +113,9 @@ sizes_of_tensors_are_checked(void **state)
     tensor = (troupe_tensor){
         .type = TROUPE_TENSOR_U8, .rank = 4, .shape = {1 << 16, 1 << 16, 1 << 16, 1 << 16}};
     assert_int_equal(troupe_tensor_bytes(&tensor, &bytes), TROUPE_INVALID);
+    tensor =
+        (troupe_tensor){.type = TROUPE_TENSOR_U8, .rank = 3, .shape = {1 << 16, 1 << 16, 1 << 9}};
+    assert_int_equal(troupe_tensor_bytes(&tensor, &bytes), TROUPE_INVALID); /* 2^41 */
     tensor = (troupe_tensor){.type = (troupe_tensor_type)9, .rank = 0};
     assert_int_equal(troupe_tensor_bytes(&tensor, &bytes), TROUPE_INVALID);
 }
