@@ -77,7 +77,7 @@ run_onednn(const struct cell *c)
     TR_ASSERT(status == dnnl_success);
 }
 
-/* GFLOP/s of the best round of about 5 ms. */
+/* GFLOP/s of the best round of about 1 ms: short enough to fall between other work now and then. */
 static double
 measure(const struct cell *c, void (*run)(const struct cell *), uint64_t budget_ns)
 {
@@ -92,7 +92,7 @@ measure(const struct cell *c, void (*run)(const struct cell *), uint64_t budget_
             run(c);
             ++calls;
             now = sys->now_ns(sys);
-        } while (now - start < 5000000);
+        } while (now - start < 1000000);
         double rate = flops * calls / (double)(now - start);
         best = rate > best ? rate : best;
     }

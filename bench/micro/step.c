@@ -1,7 +1,7 @@
 /* One decode step and one training step of a model, made of fused operations on made-up numbers:
- * what each operation costs per token, so that the dear ones show. One thread.
+ * what each operation costs per token, so that the dear ones show.
  *
- *   bench_step [demo|0.5B] [SECONDS]        default demo 2
+ *   bench_step [demo|0.5B] [SECONDS] [THREADS] [DEVICE]        default demo 2 1 cpu
  *
  * demo is the README's model: D 64, 2 layers, 4 heads of 16, F 192, V 16; 512 sequences at position
  * 10 (decode), 512 sequences of 10 tokens (training). 0.5B has the sizes of Qwen2.5-0.5B; 32 rows,
@@ -10,6 +10,7 @@
 #include <troupe/ext/sys.h>
 #include <troupe/kernels.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static const struct model models[] = {
 };
 
 enum {
-    OPS_MAX = 24
+    OPS_MAX = 24,
+    ARRAYS_MAX = 64,
 };
 
 /* Time by operation. */
@@ -75,13 +77,23 @@ struct state {
     troupe_paged_rows paged;
     troupe_rope rope;
     struct meter meter;
+    void *owned[ARRAYS_MAX]; /* every array above */
+    int owned_count;
 };
+
+static void *
+bytes(struct state *s, size_t size)
+{
+    void *x = troupe_device_alloc(s->d, size);
+    TR_ASSERT(x != NULL && s->owned_count < ARRAYS_MAX);
+    s->owned[s->owned_count++] = x;
+    return x;
+}
 
 static float *
 floats(struct state *s, size_t count, double scale)
 {
-    float *x = troupe_device_alloc(s->d, count * sizeof *x);
-    TR_ASSERT(x != NULL);
+    float *x = bytes(s, count * sizeof *x);
     for (size_t i = 0; scale > 0 && i < count; ++i) {
         x[i] = (float)((tr_uniform(1, count, i) - 0.5) * 2 * scale);
     }
@@ -91,9 +103,20 @@ floats(struct state *s, size_t count, double scale)
 static int32_t *
 ints(struct state *s, size_t count)
 {
-    int32_t *x = troupe_device_alloc(s->d, count * sizeof *x);
-    TR_ASSERT(x != NULL);
-    return x;
+    return bytes(s, count * sizeof(int32_t));
+}
+
+static void
+give_back(struct state *s)
+{
+    for (int i = 0; i < s->owned_count; ++i) {
+        troupe_device_free(s->d, s->owned[i]);
+    }
+    troupe_packed_weight *weights[] = {s->qkv_w, s->o_w, s->gu_w, s->down_w, s->head_w};
+    for (size_t i = 0; i < TR_COUNT(weights); ++i) {
+        troupe_weight_free(s->d, weights[i]);
+    }
+    troupe_device_close(s->d);
 }
 
 static void
@@ -147,8 +170,18 @@ make_rows(struct state *s, int rows)
     s->ids = ints(s, R);
     s->pos = ints(s, R);
     s->target = ints(s, R);
+}
+
+/* What a step reads before it writes, as it was at first. */
+static void
+reset_rows(struct state *s, int rows)
+{
+    const struct model *m = s->m;
     for (int r = 0; r < rows; ++r) {
         s->ids[r] = s->target[r] = r % m->V;
+        for (int i = 0; i < m->D; ++i) {
+            s->out[r * m->D + i] = (float)((r + i) % 7) * 0.1f;
+        }
     }
 }
 
@@ -161,9 +194,9 @@ make_decode(struct state *s)
     s->logits = floats(s, R * (size_t)m->V, 0);
     s->seq = ints(s, R);
     s->tables = ints(s, R * (size_t)blocks_each);
-    s->bad = troupe_device_alloc(s->d, R);
-    s->u = troupe_device_alloc(s->d, R * sizeof *s->u);
-    s->sampling = troupe_device_alloc(s->d, R * sizeof *s->sampling);
+    s->bad = bytes(s, R);
+    s->u = bytes(s, R * sizeof *s->u);
+    s->sampling = bytes(s, R * sizeof *s->sampling);
     for (int r = 0; r < m->rows; ++r) {
         s->seq[r] = r;
         s->pos[r] = m->pos;
@@ -314,32 +347,52 @@ train_step(struct state *s)
     train_backward(s, R);
 }
 
+/* What the first step computed, as one number: the same on every path, processor and number of
+ * threads. */
+static uint64_t
+checksum(const struct state *s, bool training)
+{
+    const struct model *m = s->m;
+    const size_t D = (size_t)m->D, W = (size_t)((m->H + 2 * m->KH) * m->E);
+    uint64_t sums[] = {
+        s->ops->checksum(s->d, s->logprob, (size_t)m->rows),
+        training ? 0 : s->ops->checksum(s->d, s->logits, (size_t)(m->rows * m->V)),
+        training ? s->ops->checksum(s->d, s->g_qkv, W * D) : 0,
+        training ? s->ops->checksum(s->d, s->g_gu, 2 * (size_t)m->F * D) : 0,
+        training ? s->ops->checksum(s->d, s->g_head, (size_t)m->V * D) : 0,
+    };
+    TR_ASSERT(isfinite(s->logprob[0]) && isfinite(s->g_qkv[0]));
+    return tr_mix(sums, TR_COUNT(sums));
+}
+
 static void
 measure(struct state *s, const char *what, void (*step)(struct state *), int tokens, double seconds)
 {
     const troupe_sys *sys = s->meter.sys;
+    reset_rows(s, tokens);
     step(s);
-    s->meter = (struct meter){.sys = sys};
-    uint64_t begin = sys->now_ns(sys), now = begin, best = UINT64_MAX;
+    const uint64_t sum = checksum(s, step == train_step);
+    uint64_t begin = sys->now_ns(sys), now = begin, best = UINT64_MAX, all = 0;
+    struct meter meter = {0}; /* of the best step */
     int steps = 0;
     while ((double)(now - begin) < seconds * 1e9) {
-        s->meter.mark = now;
+        s->meter = (struct meter){.sys = sys, .mark = now};
         step(s);
-        uint64_t after = sys->now_ns(sys);
-        best = TR_MIN(best, after - now);
-        now = after;
+        uint64_t took = s->meter.mark - now;
+        if (took < best) {
+            best = took;
+            meter = s->meter;
+        }
+        all += took;
+        now = sys->now_ns(sys);
         ++steps;
     }
-    uint64_t total = 0;
-    for (int i = 0; i < s->meter.count; ++i) {
-        total += s->meter.ns[i];
-    }
-    printf("%s, %s, %d rows: best step %.3f ms, %.0f tokens/s; mean %.3f ms\n", s->m->name, what,
-        tokens, (double)best * 1e-6, tokens / ((double)best * 1e-9), (double)total / steps * 1e-6);
-    for (int i = 0; i < s->meter.count; ++i) {
-        printf("  %-22s %9.1f ns a token  %5.1f %%\n", s->meter.name[i],
-            (double)s->meter.ns[i] / steps / tokens,
-            100.0 * (double)s->meter.ns[i] / (double)total);
+    printf("%s, %s, %d rows: best step %.3f ms, %.0f tokens/s; mean %.3f ms; first step %016llx\n",
+        s->m->name, what, tokens, (double)best * 1e-6, tokens / ((double)best * 1e-9),
+        (double)all / steps * 1e-6, (unsigned long long)sum);
+    for (int i = 0; i < meter.count; ++i) {
+        printf("  %-22s %9.1f ns a token  %5.1f %%\n", meter.name[i], (double)meter.ns[i] / tokens,
+            100.0 * (double)meter.ns[i] / (double)best);
     }
 }
 
@@ -350,12 +403,15 @@ main(int argc, char **argv)
     double seconds = argc > 2 ? strtod(argv[2], NULL) : 2;
     struct state s = {.m = m, .meter = {.sys = troupe_sys_posix()}};
     troupe_error err;
-    if (troupe_device_open("cpu", NULL, &s.d, &err) != TROUPE_OK) {
+    troupe_device_options options = {
+        .size = sizeof options, .threads = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 1};
+    const char *name = argc > 4 ? argv[4] : "cpu";
+    if (troupe_device_open(name, &options, &s.d, &err) != TROUPE_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
     s.ops = troupe_device_ops(s.d);
-    printf("device %s\n", s.ops->name);
+    printf("device %s, threads %d\n", s.ops->name, options.threads);
     s.rope = (troupe_rope){.inv_freq = floats(&s, (size_t)m->E / 2, 1), .scale = 1};
     make_weights(&s);
     make_rows(&s, TR_MAX(m->rows, m->sequences * m->length));
@@ -369,5 +425,6 @@ main(int argc, char **argv)
         s.pos[r] = r % m->length;
     }
     measure(&s, "training", train_step, m->sequences * m->length, seconds);
-    return 0; /* the process ends; its arrays need not be given back one by one */
+    give_back(&s);
+    return 0;
 }

@@ -43,11 +43,14 @@ memory_is_aligned_and_zeroed(void **state)
     for (size_t bytes = 0; bytes < 300; bytes += 37) {
         uint8_t *ptr = troupe_device_alloc(d, bytes);
         assert_non_null(ptr);
+        memset(ptr, 255, bytes);
+        troupe_device_free(d, ptr);
+        ptr = troupe_device_alloc(d, bytes); /* most likely the same bytes again */
+        assert_non_null(ptr);
         assert_int_equal((uintptr_t)ptr % 64, 0);
         for (size_t i = 0; i < bytes; ++i) {
             assert_int_equal(ptr[i], 0);
         }
-        memset(ptr, 255, bytes);
         troupe_device_free(d, ptr);
     }
     assert_null(troupe_device_alloc(d, SIZE_MAX));

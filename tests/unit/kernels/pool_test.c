@@ -187,6 +187,7 @@ run_head(troupe_device *d, struct outputs *o)
     for (int i = 0; i < R * V; ++i) {
         logits[i] = isfinite(logits[i]) ? logits[i] : 0;
     }
+    troupe_weight_free(d, packed);
 }
 
 static void

@@ -311,7 +311,7 @@ static void
 rows_without_a_law_are_flagged_and_no_others(void **state)
 {
     enum {
-        R = 7,
+        R = 8,
         V = 1030
     };
 
@@ -321,12 +321,14 @@ rows_without_a_law_are_flagged_and_no_others(void **state)
         for (int j = 0; j < V; ++j) {
             logits[3 * V + j] = -INFINITY;
             logits[4 * V + j] = -INFINITY;
+            logits[7 * V + j] = j < 1024 ? -INFINITY : 1;
         }
         logits[1 * V + 1029] = NAN; /* in the last, short chunk */
         logits[2 * V + 500] = INFINITY;
         logits[4 * V + 3] = NAN; /* among nothing but -inf */
         logits[6 * V + 0] = NAN;
-        static const uint8_t want[R] = {0, 1, 1, 1, 1, 0, 1};
+        logits[7 * V + 3] = NAN; /* in a chunk of -inf, before one with a law */
+        static const uint8_t want[R] = {0, 1, 1, 1, 1, 0, 1, 1};
         for (int greedy = 0; greedy < 2; ++greedy) {
             troupe_sampling s[R];
             double u[R];
@@ -370,6 +372,44 @@ ids_beyond_the_valid_ones_and_minus_infinity_are_never_drawn(void **state)
             assert_in_range(r.id, 1, VV - 2);
             assert_int_not_equal(r.id, 7);
         }
+    }
+}
+
+/* The intervals are closed below and open above: equal weights have exact ends. */
+static void
+a_draw_on_the_edge_of_two_intervals_takes_the_second(void **state)
+{
+    const float logits[] = {2, 2, 2, 2};
+    for (int i = 0; device_at(*state, i) != NULL; ++i) {
+        for (int k = 0; k < 4; ++k) {
+            struct drawn r =
+                draw(device_at(*state, i), logits, (troupe_sampling){1, 1, 0}, k * 0.25, 4, 4);
+            assert_int_equal(r.id, k);
+            r = draw(device_at(*state, i), logits, (troupe_sampling){1, 1, 0},
+                nextafter((k + 1) * 0.25, 0), 4, 4);
+            assert_int_equal(r.id, k);
+        }
+    }
+}
+
+/* With the largest u, rounding may let no running sum exceed it. */
+static void
+the_largest_u_draws_an_id_that_has_a_weight(void **state)
+{
+    enum {
+        V = 300
+    };
+
+    for (uint64_t row = 0; row < 200; ++row) {
+        float *logits = kit_normal(row, V, 1);
+        logits[V - 1] = logits[V - 2] = logits[V - 40] = -INFINITY;
+        for (int i = 0; device_at(*state, i) != NULL; ++i) {
+            troupe_sampling s = {1, row % 2 == 0 ? 1 : 0.999f, 0};
+            struct drawn r = draw(device_at(*state, i), logits, s, nextafter(1, 0), V, V);
+            assert_in_range(r.id, 0, V - 3);
+            assert_true(isfinite(r.law));
+        }
+        kit_free_all();
     }
 }
 
@@ -429,6 +469,8 @@ main(void)
         cmocka_unit_test(all_paths_draw_the_same),
         cmocka_unit_test(rows_without_a_law_are_flagged_and_no_others),
         cmocka_unit_test(ids_beyond_the_valid_ones_and_minus_infinity_are_never_drawn),
+        cmocka_unit_test(a_draw_on_the_edge_of_two_intervals_takes_the_second),
+        cmocka_unit_test(the_largest_u_draws_an_id_that_has_a_weight),
         cmocka_unit_test(greedy_takes_the_lowest_id_of_the_largest_logit),
         cmocka_unit_test(tiny_temperatures_are_like_greedy_and_never_nan),
         cmocka_unit_test(zero_rows_are_no_rows),
