@@ -172,7 +172,7 @@ troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options)
     int64_t step = 0;
     while (!p.done) {
         if (troupe_wait(ctx, never, NULL, POLL_NS) == TROUPE_STOPPED) {
-            break; /* by a signal: the policy saves, and says how the run stands, within the grace time */
+            break; /* by a signal: the policy saves and tells how the run stands */
         }
         if (ask(ctx, options->policy, &p)) {
             show(&p, terminal, &shown);

@@ -241,8 +241,7 @@ policy_start(troupe_ctx *ctx)
     tr_policy_ask(ctx, p, TROUPE_METHOD_OPEN, &args, opened);
 }
 
-/* --- publish
- * --------------------------------------------------------------------------------------------- */
+/* --- publish --------------------------------------------------------------------------------- */
 
 static void
 evaluated(troupe_ctx *ctx, tr_policy *p)
@@ -297,8 +296,7 @@ tr_policy_published(troupe_ctx *ctx, tr_policy *p)
     }
 }
 
-/* --- take, train, commit
- * ---------------------------------------------------------------------------------- */
+/* --- take, train, commit --------------------------------------------------------------------- */
 
 static void
 taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -442,8 +440,7 @@ next_step(troupe_ctx *ctx, tr_policy *p)
     tr_policy_ask(ctx, p, TROUPE_METHOD_TAKE, &args, taken);
 }
 
-/* --- save, finish
- * ----------------------------------------------------------------------------------------- */
+/* --- save, finish ---------------------------------------------------------------------------- */
 
 static void
 durable(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -573,8 +570,7 @@ end(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- the rest
- * ---------------------------------------------------------------------------------------------- */
+/* --- the rest -------------------------------------------------------------------------------- */
 
 static void
 rollout_said(troupe_ctx *ctx, troupe_answer *answer, void *user)

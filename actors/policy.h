@@ -146,8 +146,8 @@ typedef struct tr_policy {
 void tr_policy_fail(
     troupe_ctx *ctx, tr_policy *p, troupe_status status, const char *what, const char *why);
 
-/* Sends a call to the stream, whose answer continues the run; without it the run cannot go on. Takes
- * the args. */
+/* Sends a call to the stream, whose answer continues the run; without it the run cannot go on.
+ * Takes the args. */
 void tr_policy_ask(
     troupe_ctx *ctx, tr_policy *p, const char *method, troupe_args *args, troupe_answer_fn next);
 /* Time since the last mark goes to *into. */

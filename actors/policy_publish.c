@@ -1,6 +1,6 @@
-/* Publishing a version: the masters become one object of the store, the coordinator takes it and tells
- * the receivers. There may be no room for it now, in the store or at the receivers; that is waited for
- * with a deadline. */
+/* Publishing a version: the masters become one object of the store, the coordinator takes it and
+ * tells the receivers. There may be no room for it now, in the store or at the receivers; that
+ * is waited for with a deadline. */
 #include "policy.h"
 
 #include <troupe/ext/protocol.h>

@@ -8,8 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- reading the grant
- * -------------------------------------------------------------------------------------- */
+/* --- reading the grant ----------------------------------------------------------------------- */
 
 typedef struct grant_reader {
     troupe_ctx *ctx;

@@ -12,8 +12,7 @@ tr_now_ns(void)
     return sys->now_ns(sys);
 }
 
-/* --- configuration
- * ---------------------------------------------------------------------------------------- */
+/* --- configuration --------------------------------------------------------------------------- */
 
 troupe_status
 tr_config_parse(const char *text, json_t **out, troupe_error *err)

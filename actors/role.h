@@ -71,8 +71,8 @@ int tr_valid_ids(const troupe_lm_config *config, const troupe_tokenizer *tokeniz
 troupe_status tr_lm_sample_of(
     const troupe_sample *sample, troupe_lm_sample *out, troupe_error *err) TROUPE_MUST_USE;
 
-/* Blocks of 16 positions for `sequences` members at once whose prompts and responses are no longer than
- * the run's: fewer when they would take over 1 GiB, and never too few for one group. */
+/* Blocks of 16 positions for `sequences` members at once whose prompts and responses are no
+ * longer than the run's: fewer when they would take over 1 GiB, and never too few for one group. */
 int tr_kv_blocks(const json_t *config, const troupe_lm_config *model, int sequences);
 
 /* Monotonic time between two slices, for statistics; decisions use troupe_now_ns. */

@@ -72,8 +72,7 @@ typedef struct rollout {
 
 static void seal_finished(troupe_ctx *ctx, rollout *r);
 
-/* --- life
- * ------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------ */
 
 static troupe_status
 rollout_init(troupe_ctx *ctx, const char *config, troupe_error *err)
@@ -100,7 +99,8 @@ rollout_init(troupe_ctx *ctx, const char *config, troupe_error *err)
         return status;
     }
     r->stop_count = tr_stop_ids(&model, &r->prompts, r->stop_ids);
-    /* Twice the batch: while one half decodes, the next groups wait here and not one message away. */
+    /* Twice the batch: while one half decodes, the next groups wait here and not one message
+     * away. */
     int sequences = (int)tr_config_int(r->config, "sequences", 256);
     int group = (int)tr_config_int(r->config, "group-size", 8);
     r->capacity = TR_MAX(2 * sequences, group);
@@ -112,8 +112,8 @@ rollout_init(troupe_ctx *ctx, const char *config, troupe_error *err)
 
 static void announce(troupe_ctx *ctx, void *user);
 
-/* The stream may not have heard of this incarnation yet, or its answer may be lost: said again until
- * it is known. */
+/* The stream may not have heard of this incarnation yet, or its answer may be lost: said again
+ * until it is known. */
 static void
 announced(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
@@ -172,8 +172,7 @@ rollout_fini(troupe_ctx *ctx)
     json_decref(r->config);
 }
 
-/* --- leases
- * ------------------------------------------------------------------------------------------ */
+/* --- leases ---------------------------------------------------------------------------------- */
 
 static lease *
 find_lease(rollout *r, uint64_t epoch, uint64_t group, uint32_t attempt)
@@ -330,8 +329,7 @@ cancel_lease(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- weights
- * ----------------------------------------------------------------------------------------- */
+/* --- weights --------------------------------------------------------------------------------- */
 
 static troupe_status
 open_engine(rollout *r, troupe_lm_weights *weights, troupe_error *err)
@@ -429,8 +427,7 @@ take_update(troupe_ctx *ctx, troupe_call *call)
     answer_update(r);
 }
 
-/* --- samples
- * ----------------------------------------------------------------------------------------- */
+/* --- samples --------------------------------------------------------------------------------- */
 
 static delivery *
 free_delivery(rollout *r)

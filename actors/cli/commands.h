@@ -1,6 +1,6 @@
-/* The sub-commands of `troupe`: each gets its own words (argv[0] is its name), prints to standard output what was asked
- * for and to standard error what went wrong, and returns the exit code: 0 done, 1 it ran and failed, 2 usage or bad
- * input. */
+/* The sub-commands of `troupe`: each gets its own words (argv[0] is its name), prints to
+ * standard output what was asked for and to standard error what went wrong, and returns the exit
+ * code: 0 done, 1 it ran and failed, 2 usage or bad input. */
 #ifndef TR_COMMANDS_H
 #define TR_COMMANDS_H
 

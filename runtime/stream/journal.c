@@ -75,8 +75,8 @@ journal_free(troupe_journal *j)
     tr_free(j);
 }
 
-/* One process writes a journal at a time: a second one would break the chain for both. The lock ends with
- * the process, however it ends. */
+/* One process writes a journal at a time: a second one would break the chain for both. The lock
+ * ends with the process, however it ends. */
 static troupe_status
 lock(int fd, const char *path, troupe_error *err)
 {

@@ -91,7 +91,7 @@ struct troupe_stream {
     uint64_t next_deadline_ns; /* a lower bound */
     bool stopped;
     uint64_t events; /* since creation, with too many open groups for a recount each */
-    bool busy; /* an event is being handled; effects may not call back */
+    bool busy;       /* an event is being handled; effects may not call back */
 
     /* The lineage: versions from base_version on count optimiser steps from base_step on. */
     uint64_t epoch;

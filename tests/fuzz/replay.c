@@ -1,5 +1,5 @@
-/* A plain main for fuzz targets: runs every file of the given folders through the target once, so that
- * the committed corpus and each crash ever found stay tests of every build. */
+/* A plain main for fuzz targets: runs every file of the given folders through the target once,
+ * so that the committed corpus and each crash ever found stay tests of every build. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,7 +42,8 @@ main(int argc, char **argv)
         }
         for (struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
             char path[4096];
-            if (e->d_name[0] != '.' && snprintf(path, sizeof path, "%s/%s", argv[i], e->d_name) > 0) {
+            if (e->d_name[0] != '.' &&
+                snprintf(path, sizeof path, "%s/%s", argv[i], e->d_name) > 0) {
                 count += replay_file(path);
             }
         }

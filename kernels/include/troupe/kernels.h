@@ -59,7 +59,8 @@ troupe_status troupe_device_download(
 troupe_status troupe_device_sync(troupe_device *device, troupe_error *err) TROUPE_MUST_USE;
 
 /* A weight matrix [N, K] in the layout that the device's row-invariant GEMM reads (CPU: panels of
- * columns). Made once per published version, shared read-only by any number of threads. */
+ * columns). Made once per published version, shared read-only by any number of threads. NULL when
+ * there is no memory left. */
 troupe_packed_weight *troupe_weight_pack(troupe_device *device, const float *weight, int N, int K);
 /* Writes new values into an existing packed weight of the same shape. */
 void troupe_weight_repack(troupe_device *device, troupe_packed_weight *packed, const float *weight);

@@ -12,31 +12,31 @@ extern "C" {
 #endif
 
 /* X(name, value, text) */
-#define TROUPE_STATUS_LIST(X)                                                                      \
-    X(OK, 0, "ok")                                                                                 \
-    X(AGAIN, 1, "no room now; park and retry")                                                     \
-    X(INVALID, 10, "invalid argument")                                                             \
-    X(BAD_INPUT, 11, "bad input")                                                                  \
-    X(NOT_FOUND, 12, "not found")                                                                  \
-    X(EXISTS, 13, "exists already")                                                                \
-    X(TIMEOUT, 14, "deadline passed")                                                              \
-    X(CANCELLED, 15, "cancelled")                                                                  \
-    X(UNSUPPORTED, 16, "not supported here")                                                       \
-    X(DENIED, 17, "not allowed")                                                                   \
-    X(FAILED, 18, "the method failed")                                                             \
-    X(DUPLICATE, 19, "done already")                                                               \
-    X(STALE, 20, "too old")                                                                        \
-    X(GONE, 30, "the actor's incarnation is gone")                                                 \
-    X(DIED, 31, "the actor died")                                                                  \
-    X(STOPPED, 32, "the actor was stopped")                                                        \
-    X(FULL, 33, "a bounded table or mailbox is full")                                              \
-    X(LOST, 40, "the object is lost")                                                              \
-    X(CORRUPT, 41, "checksum or structure does not match")                                         \
-    X(DEVICE, 50, "device error")                                                                  \
-    X(LINK, 60, "link broken")                                                                     \
-    X(IO, 70, "input/output error")                                                                \
-    X(NO_SPACE, 71, "no space left")                                                               \
-    X(NO_MEMORY, 72, "out of memory")                                                              \
+#define TROUPE_STATUS_LIST(X)                              \
+    X(OK, 0, "ok")                                         \
+    X(AGAIN, 1, "no room now; park and retry")             \
+    X(INVALID, 10, "invalid argument")                     \
+    X(BAD_INPUT, 11, "bad input")                          \
+    X(NOT_FOUND, 12, "not found")                          \
+    X(EXISTS, 13, "exists already")                        \
+    X(TIMEOUT, 14, "deadline passed")                      \
+    X(CANCELLED, 15, "cancelled")                          \
+    X(UNSUPPORTED, 16, "not supported here")               \
+    X(DENIED, 17, "not allowed")                           \
+    X(FAILED, 18, "the method failed")                     \
+    X(DUPLICATE, 19, "done already")                       \
+    X(STALE, 20, "too old")                                \
+    X(GONE, 30, "the actor's incarnation is gone")         \
+    X(DIED, 31, "the actor died")                          \
+    X(STOPPED, 32, "the actor was stopped")                \
+    X(FULL, 33, "a bounded table or mailbox is full")      \
+    X(LOST, 40, "the object is lost")                      \
+    X(CORRUPT, 41, "checksum or structure does not match") \
+    X(DEVICE, 50, "device error")                          \
+    X(LINK, 60, "link broken")                             \
+    X(IO, 70, "input/output error")                        \
+    X(NO_SPACE, 71, "no space left")                       \
+    X(NO_MEMORY, 72, "out of memory")                      \
     X(UNREACHABLE, 80, "no head reachable")
 
 typedef enum troupe_status {
@@ -58,11 +58,11 @@ typedef struct troupe_error {
 } troupe_error;
 
 #if defined(__GNUC__)
-#define TROUPE_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#define TROUPE_MUST_USE          __attribute__((warn_unused_result))
+#    define TROUPE_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#    define TROUPE_MUST_USE          __attribute__((warn_unused_result))
 #else
-#define TROUPE_PRINTF(fmt, args)
-#define TROUPE_MUST_USE
+#    define TROUPE_PRINTF(fmt, args)
+#    define TROUPE_MUST_USE
 #endif
 
 /* Writes `status` and the formatted text into *err (if not NULL) and returns `status`, so that a
