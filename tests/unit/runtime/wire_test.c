@@ -63,6 +63,24 @@ the_bytes_are_those_of_the_specification(void **state)
 }
 
 static void
+booleans_and_nil_are_read_back_as_what_they_are(void **state)
+{
+    (void)state;
+    tr_buf buf = {0};
+    tr_write_bool(&buf, true);
+    tr_write_bool(&buf, false);
+    tr_write_nil(&buf);
+    tr_reader reader = reader_of(buf.data, buf.size);
+    bool first = false, second = true;
+    assert_true(tr_read_bool(&reader, &first) && first);
+    assert_true(tr_read_bool(&reader, &second) && !second);
+    tr_reader wrong = reader;
+    assert_false(tr_read_bool(&wrong, &first));
+    assert_true(tr_read_nil(&reader) && tr_reader_done(&reader));
+    tr_buf_fini(&buf);
+}
+
+static void
 floats_are_read_from_both_widths_and_from_exact_integers(void **state)
 {
     (void)state;
@@ -269,6 +287,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_of_every_width_are_read_back),
         cmocka_unit_test(the_bytes_are_those_of_the_specification),
+        cmocka_unit_test(booleans_and_nil_are_read_back_as_what_they_are),
         cmocka_unit_test(floats_are_read_from_both_widths_and_from_exact_integers),
         cmocka_unit_test(texts_and_bytes_keep_their_length_and_do_not_mix),
         cmocka_unit_test(a_text_is_copied_only_when_it_fits_and_holds_no_zero),
