@@ -2,13 +2,15 @@
  *
  * Built in, by name:
  *   exact        1 when the text, blanks trimmed at both ends, equals the row's answer, else 0
- *   number       1 when the last number of the text (of its last \boxed{} if it has one) equals the
- * last number of the answer, as exact decimals: 1,000 = 1000.0 = 1e3 countdown    1 when the text
- * (inside its last <answer></answer> if it has one, up to the first '=') is an expression over + -
- * * / ( ) of the row's `numbers` (or `nums`), each used at most once, whose exact value is the
- * row's `target` regex        1 when the row's `regex`, else options.pattern, matches somewhere in
- * the text regex-whole  the same, but the whole text must match A program may add its own C
- * functions by name, or name a command. */
+ *   number       1 when the last number of the text (of its last \boxed{} if it has one) equals
+ *                the last number of the answer, as exact decimals: 1,000 = 1000.0 = 1e3
+ *   countdown    1 when the text (inside its last <answer></answer> if it has one, up to the
+ *                first '=') is an expression over + - * / ( ) of the row's `numbers` (or `nums`),
+ *                each used at most once, whose exact value is the row's `target`
+ *   regex        1 when the row's `regex`, else options.pattern, matches somewhere in the text
+ *   regex-whole  the same, but the whole text must match
+ *
+ * A program may add its own C functions by name, or name a command. */
 #ifndef TROUPE_REWARD_H
 #define TROUPE_REWARD_H
 
@@ -67,12 +69,15 @@ void troupe_reward_close(troupe_reward *reward); /* NULL is allowed; leaves no p
 /* Scores one sample. *value is finite and written only with OK. A wrong answer is OK and 0. Errors:
  *   BAD_INPUT  the row lacks what this reward needs, or has it malformed
  *   FAILED     the function or program reported an error; a regex ran into its match limit
- *   TIMEOUT    the program did not answer in time        DIED  it ended
- *   CORRUPT    it answered with something else than one line {"id": ID, "reward": NUMBER}: no JSON,
- * no number, NaN, another id, a second line    LINK  it closed its input or output FULL       a
- * line over 1 MiB, or 16 MiB of stderr for one sample CANCELLED  troupe_reward_interrupt Every
- * error of a program but FAILED ends its process group with SIGKILL and starts it anew; the text
- * carries the last lines that it wrote to stderr. */
+ *   TIMEOUT    the program did not answer in time
+ *   DIED       it ended
+ *   CORRUPT    it answered with something else than one line {"id": ID, "reward": NUMBER}: no
+ *              JSON, no number, NaN, another id, a second line
+ *   LINK       it closed its input or output
+ *   FULL       a line over 1 MiB, or 16 MiB of stderr for one sample
+ *   CANCELLED  troupe_reward_interrupt
+ * Every error of a program but FAILED ends its process group with SIGKILL and starts it anew; the
+ * text carries the last lines that it wrote to stderr. */
 TROUPE_MUST_USE troupe_status troupe_reward_score(
     troupe_reward *reward, const troupe_reward_input *input, double *value, troupe_error *err);
 
@@ -82,11 +87,12 @@ void troupe_reward_interrupt(troupe_reward *reward);
 /* How often a command had to be started again. */
 uint64_t troupe_reward_restarts(const troupe_reward *reward);
 
-/* --- the command
- * ---------------------------------------------------------------------------------- An argv, never
- * given to a shell. It is split at blanks; '...' keeps everything, "..." keeps everything but \"
- * and \\, and a backslash outside quotes keeps the next character. Nothing is expanded, and a
- * stand-alone unquoted | & ; < > && || is refused, since it would not do what it looks like.
+/* --- the command --------------------------------------------------------------------------- */
+
+/* An argv, never given to a shell. It is split at blanks; '...' keeps everything, "..." keeps
+ * everything but \" and \\, and a backslash outside quotes keeps the next character. Nothing is
+ * expanded, and a stand-alone unquoted | & ; < > && || is refused, since it would not do what it
+ * looks like.
  *
  * The program is kept running. For each sample it is sent one line on stdin, a JSON object with
  * `id`, `prompt`, `text`, `answer` (null when the row has none) and the row's other fields (a field
