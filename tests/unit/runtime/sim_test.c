@@ -187,6 +187,7 @@ play(uint64_t seed, const tr_faults *faults)
     tr_world_heal(world);
     uint64_t faults_at_healing = tr_world_faults(world);
     bool done = tr_world_run(world, tr_world_now_ns(world) + 60 * SECOND, all_done, NULL);
+    (void)tr_world_run(world, tr_world_now_ns(world) + 5 * SECOND, NULL, NULL);
     struct outcome outcome = {.hash = tr_world_hash(world),
         .events = tr_world_events(world),
         .faults = tr_world_faults(world),
