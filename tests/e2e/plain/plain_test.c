@@ -197,7 +197,8 @@ run_grpo(const char *grpo, const char *out, const char *rollouts)
         execl(grpo, grpo, "--task", "add", "--mode", "sync", "--steps", steps, "--batch", groups,
             "--group-size", size, "--max-new", max_new, "--seed", seed, "--lr", "1e-3", "--warmup",
             "0", "--kl-coef", "0.01", "--eval-limit", "10", "--eval-every", "0",
-            "--checkpoint-every", "0", "--rollouts", rollouts, "--out", out, (char *)NULL);
+            "--checkpoint-every", "0", "--rollouts", rollouts, "--algo", "grpo", "--correction",
+            "token-tis", "--out", out, (char *)NULL);
         _exit(127);
     }
     int status = 0;
