@@ -59,7 +59,14 @@ test_a_step_goes_round(void **state)
     begin("", "");
     struct answer *take = say_two(1, "take", 1, 0);
     assert_false(take->there); /* nothing is staged: the answer waits */
+    struct answer *first = take;
+    take = say_two(1, "take", 1, 0); /* asked anew: the older call is let go at once */
+    assert_true(first->there);
+    assert_int_equal(first->status, TROUPE_CANCELLED);
+    assert_false(take->there);
     finish_group(0, 0);
+    /* Sent again under another call: refused, and its object is not held on to (drop_rig counts). */
+    assert_int_equal(say_sealed(0, 0, 0, 0)->status, TROUPE_DUPLICATE);
     assert_true(take->there);
     assert_int_equal(take->status, TROUPE_OK);
     assert_int_equal(take->batch, 1);

@@ -259,6 +259,23 @@ test_deaths_and_restarts_free_and_resend(void **state)
     assert_int_equal(ack(1, 6, 1), TROUPE_OK);
 }
 
+/* Its death may never be told: the next life says it. */
+static void
+test_a_restart_frees_what_the_life_before_it_held(void **state)
+{
+    (void)state;
+    begin();
+    assert_int_equal(up(0, 1), TROUPE_OK);
+    assert_int_equal(publish(0), TROUPE_OK);
+    assert_int_equal(ack(0, 1, 0), TROUPE_OK);
+    assert_int_equal(publish(1), TROUPE_OK);
+    assert_int_equal(publish(2), TROUPE_OK);
+    assert_int_equal(troupe_weights_live(account.w), 3);
+    assert_int_equal(up(0, 2), TROUPE_OK);
+    assert_true(account.retired[0] && account.retired[1]);
+    assert_int_equal(account.sends[account.send_count - 1].version, 2);
+}
+
 static void
 test_too_many_held_versions_push_back(void **state)
 {
@@ -357,6 +374,7 @@ main(void)
         cmocka_unit_test_teardown(test_versions_never_go_back_or_skip, end),
         cmocka_unit_test_teardown(test_what_is_not_acknowledged_is_sent_again, end),
         cmocka_unit_test_teardown(test_deaths_and_restarts_free_and_resend, end),
+        cmocka_unit_test_teardown(test_a_restart_frees_what_the_life_before_it_held, end),
         cmocka_unit_test_teardown(test_too_many_held_versions_push_back, end),
         cmocka_unit_test_teardown(test_random_histories_never_retire_what_is_in_use, end),
     };
