@@ -1,6 +1,6 @@
 /* The sampler. One pass over a row gives its law (law.h), one makes the weights; then a draw. No
- * sort: truncation finds a threshold by radix selection over the bits of the logits, three passes
- * whatever the row looks like, ties included. */
+ * sort of the vocabulary: truncation finds a threshold by radix selection over the bits of the
+ * logits, at most three passes whatever the row looks like, and each over fewer ids. */
 #include "cpu/law.h"
 #include "cpu/ops.h"
 #include "cpu/pool.h"
@@ -8,7 +8,8 @@
 #include <troupe/ext/base.h>
 
 enum {
-    BUCKETS = 2048
+    BUCKETS = 2048,
+    SORT_MAX = 48 /* so few ids are sorted instead */
 };
 
 /* The kept ids: those whose key is above, and of those whose key is equal the `ties` lowest. */
@@ -29,14 +30,27 @@ struct bucket {
     ptrdiff_t count;
 };
 
+/* An id that may be the last one kept; in id order. */
+struct candidate {
+    uint32_t key;
+    float e;
+};
+
+struct scratch {
+    float *e;
+    double *chunks;
+    struct bucket *buckets;
+    struct candidate *candidates; /* VV + 1 */
+};
+
 /* Unsigned keys in the order of the floats; -0 and +0 get the same. */
-static uint32_t
+static inline uint32_t
 key_of(float logit)
 {
     uint32_t bits;
     float x = logit + 0.0f;
     memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+    return bits ^ ((0u - (bits >> 31)) | 0x80000000u);
 }
 
 static void
@@ -51,60 +65,96 @@ make_weights(const struct row *row, const struct law *law)
 
 /* What a selection counts: the mass of the weights, or their number. */
 TR_INLINE double
-measure(const struct bucket *b, bool by_count)
+measure(double mass, double count, bool by_count)
 {
-    return by_count ? (double)b->count : b->mass;
+    return by_count ? count : mass;
 }
 
-/* Sorts the keys that agree with `prefix` under `mask` into buckets by the bits above `shift`. */
-static void
-fill_buckets(
-    struct bucket *buckets, const struct row *row, uint32_t prefix, uint32_t mask, int shift)
+/* The ids of at least this weight. The loops that gather write first and count then: whether an id
+ * is taken is a coin toss, which no processor predicts. */
+static ptrdiff_t
+collect(struct candidate *c, const struct row *row, double least)
+{
+    ptrdiff_t count = 0;
+    for (ptrdiff_t i = 0; i < row->n; ++i) {
+        c[count] = (struct candidate){.key = key_of(row->logits[i]), .e = row->e[i]};
+        count += (double)row->e[i] >= least;
+    }
+    return count;
+}
+
+/* Sorts the candidates by the 11 bits of their keys above `shift`, walks from the highest bucket
+ * down to the one where `above` plus the measure so far reaches the goal, or to the last, and keeps
+ * its candidates only. `above` grows by the buckets passed. */
+static ptrdiff_t
+narrow(struct candidate *c, ptrdiff_t count, struct bucket *buckets, int shift, bool by_count,
+    double *above, double goal)
 {
     memset(buckets, 0, BUCKETS * sizeof *buckets);
-    for (ptrdiff_t i = 0; i < row->n; ++i) {
-        uint32_t key = key_of(row->logits[i]);
-        if ((key & mask) == prefix) {
-            struct bucket *b = &buckets[(key >> shift) % BUCKETS];
-            b->mass += (double)row->e[i];
-            b->count += 1;
+    for (ptrdiff_t i = 0; i < count; ++i) {
+        struct bucket *b = &buckets[(c[i].key >> shift) % BUCKETS];
+        b->mass += (double)c[i].e;
+        b->count += 1;
+    }
+    ptrdiff_t chosen = -1;
+    double here = 0;
+    for (ptrdiff_t b = BUCKETS - 1; b >= 0; --b) {
+        if (buckets[b].count > 0) {
+            *above += here;
+            here = measure(buckets[b].mass, (double)buckets[b].count, by_count);
+            chosen = b;
+            if (*above + here >= goal) {
+                break;
+            }
         }
+    }
+    ptrdiff_t kept = 0;
+    for (ptrdiff_t i = 0; i < count; ++i) {
+        struct candidate one = c[i];
+        c[kept] = one;
+        kept += (ptrdiff_t)((one.key >> shift) % BUCKETS) == chosen;
+    }
+    return kept;
+}
+
+/* Highest key first; equal keys stay in id order. */
+static void
+sort_few(struct candidate *c, ptrdiff_t count)
+{
+    for (ptrdiff_t i = 1; i < count; ++i) {
+        struct candidate one = c[i];
+        ptrdiff_t j = i;
+        for (; j > 0 && c[j - 1].key < one.key; --j) {
+            c[j] = c[j - 1];
+        }
+        c[j] = one;
     }
 }
 
 /* The shortest beginning of the order (logit descending, id ascending) whose measure reaches
- * `goal`: at least one id; all, when rounding keeps the sum below the goal. Each level fixes 11
- * bits of the key of the last id (the third takes one bit that the second has fixed already). */
+ * `goal`: at least one id; all, when rounding keeps the sum below the goal. Only ids of at least
+ * the weight `least`, which the caller knows to hold the answer. Each narrowing fixes 11 bits of
+ * the key of the last id (the third takes one bit that the second has fixed already); after three
+ * all keys left are equal. */
 static struct cut
-select_cut(const struct row *row, struct bucket *buckets, bool by_count, double goal)
+select_cut(const struct row *row, const struct scratch *s, bool by_count, double goal, double least)
 {
     static const int shifts[] = {21, 10, 0};
-    uint32_t prefix = 0, mask = 0;
-    double above = 0; /* measure of the ids before the chosen bucket */
-    struct bucket chosen = {0};
-    for (size_t level = 0; level < TR_COUNT(shifts); ++level) {
-        fill_buckets(buckets, row, prefix, mask, shifts[level]);
-        ptrdiff_t at = BUCKETS;
-        for (ptrdiff_t b = BUCKETS - 1; b >= 0; --b) {
-            if (buckets[b].count == 0) {
-                continue;
-            }
-            above += at < BUCKETS ? measure(&chosen, by_count) : 0;
-            at = b;
-            chosen = buckets[b];
-            if (above + measure(&chosen, by_count) >= goal) {
-                break;
-            }
-        }
-        prefix |= (uint32_t)at << shifts[level];
-        mask |= (uint32_t)(BUCKETS - 1) << shifts[level];
+    struct candidate *c = s->candidates;
+    ptrdiff_t count = collect(c, row, least);
+    double above = 0; /* measure of the ids before the candidates */
+    for (size_t level = 0; level < TR_COUNT(shifts) && count > SORT_MAX; ++level) {
+        count = narrow(c, count, s->buckets, shifts[level], by_count, &above, goal);
     }
-    struct cut cut = {.key = prefix, .ties = chosen.count};
-    double each = measure(&chosen, by_count) / (double)chosen.count;
-    for (ptrdiff_t t = 1; t < chosen.count; ++t) {
-        above += each;
+    if (count <= SORT_MAX) {
+        sort_few(c, count);
+    }
+    struct cut cut = {.key = c[0].key};
+    for (ptrdiff_t i = 0; i < count; ++i) {
+        cut.ties = c[i].key == cut.key ? cut.ties + 1 : 1;
+        cut.key = c[i].key;
+        above += measure((double)c[i].e, 1, by_count);
         if (above >= goal) {
-            cut.ties = t;
             break;
         }
     }
@@ -118,7 +168,9 @@ apply_cut(const struct row *row, struct cut cut)
     ptrdiff_t ties = cut.ties;
     for (ptrdiff_t i = 0; i < row->n; ++i) {
         uint32_t key = key_of(row->logits[i]);
-        bool kept = key > cut.key || (key == cut.key && ties-- > 0);
+        bool equal = key == cut.key;
+        bool kept = key > cut.key || (equal && ties > 0);
+        ties -= equal;
         row->e[i] = kept ? row->e[i] : 0;
     }
 }
@@ -163,17 +215,20 @@ draw(const struct row *row, const double *chunks, double total, double u)
     return id;
 }
 
-/* Top-k, then top-p of what is left. */
+/* Top-k, then top-p of what is left. For the latter, ids of less weight than (1 - p) / n of the
+ * mass have less than 1 - p of it together, so none of them is kept: of a peaked row that leaves
+ * few to look at. (Half of it, for the rounding.) */
 static void
-truncate_row(
-    const struct row *row, const troupe_sampling *s, struct bucket *buckets, double *chunks)
+truncate_row(const struct row *row, const troupe_sampling *sampling, const struct scratch *s)
 {
-    if (s->top_k > 0 && s->top_k < row->n) {
-        apply_cut(row, select_cut(row, buckets, true, (double)s->top_k));
+    if (sampling->top_k > 0 && sampling->top_k < row->n) {
+        apply_cut(row, select_cut(row, s, true, (double)sampling->top_k, 0));
     }
-    if (s->top_p < 1) {
-        double goal = (double)s->top_p * sum_chunks(chunks, row);
-        apply_cut(row, select_cut(row, buckets, false, goal));
+    if (sampling->top_p < 1) {
+        double mass = sum_chunks(s->chunks, row);
+        double p = TR_MAX((double)sampling->top_p, 0.0);
+        double least = 0.5 * (1 - p) * mass / (double)row->n;
+        apply_cut(row, select_cut(row, s, false, p * mass, least));
     }
 }
 
@@ -198,12 +253,6 @@ law_of(const float *logits, ptrdiff_t n, float inv_temperature)
     }
     return law;
 }
-
-struct scratch {
-    float *e;
-    double *chunks;
-    struct bucket *buckets;
-};
 
 struct drawn {
     int32_t id;
@@ -231,7 +280,7 @@ sample_row(const float *logits, const troupe_sampling *s, double u, ptrdiff_t n,
     make_weights(&row, &law);
     bool whole = (s->top_k == 0 || s->top_k >= n) && s->top_p >= 1;
     if (!whole) {
-        truncate_row(&row, s, scratch->buckets, scratch->chunks);
+        truncate_row(&row, s, scratch);
     }
     double total = sum_chunks(scratch->chunks, &row);
     drawn.id = draw(&row, scratch->chunks, total, u);
@@ -258,7 +307,8 @@ sample_range(troupe_device *d, const void *context, ptrdiff_t first, ptrdiff_t c
     tr_scratch_begin(d);
     struct scratch scratch = {.e = tr_scratch(d, (size_t)t->VV * sizeof(float)),
         .chunks = tr_scratch(d, (size_t)(t->VV / LAW_CHUNK + 1) * sizeof(double)),
-        .buckets = tr_scratch(d, BUCKETS * sizeof(struct bucket))};
+        .buckets = tr_scratch(d, BUCKETS * sizeof(struct bucket)),
+        .candidates = tr_scratch(d, (size_t)(t->VV + 1) * sizeof(struct candidate))};
     for (ptrdiff_t r = first; r < first + count; ++r) {
         const troupe_sampling *s = &t->sampling[r];
         TR_ASSERT(s->temperature >= 0 && s->top_k >= 0 && !isnan(s->top_p));

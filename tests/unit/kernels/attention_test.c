@@ -12,6 +12,7 @@ static const int ones[] = {1, 1, 1, -1};
 static const int none[] = {-1};
 static const int nothing[] = {0, 0, -1};
 static const int single[] = {150, -1};
+static const int longer[] = {1050, 3, -1}; /* heads run one by one beyond 1024 keys */
 
 /* cu of the lengths; *sequences and *rows are written. */
 static const int32_t *
@@ -49,7 +50,7 @@ static void
 packed_attention_and_its_gradient_match_the_plain_form(void **state)
 {
     static const int *const lengths[] = {mixed, ones, none, nothing, single};
-    static const int heads[][2] = {{1, 1}, {4, 4}, {6, 2}, {3, 1}};
+    static const int heads[][2] = {{1, 1}, {4, 4}, {6, 2}, {3, 1}, {10, 5}};
     static const int E_list[] = {2, 8, 16, 24, 64, 80, 128};
     for (size_t l = 0; l < TR_COUNT(lengths); ++l) {
         for (size_t e = 0; e < TR_COUNT(E_list); ++e) {
@@ -304,11 +305,26 @@ copying_a_block_copies_it_in_all_layers_and_nothing_else(void **state)
     }
 }
 
+static void
+long_sequences_are_like_short_ones(void **state)
+{
+    const struct kit *kit = *state;
+    const struct shape s = {.lengths = longer, .H = 2, .KH = 1, .E = 4};
+    const size_t rows = 1053;
+    struct kit_parts parts = {3, {rows * 2 * 4, rows * 2, rows * 4 * 4}};
+    kit_check(kit, "long attention", run_packed, &s, parts, 2e-5);
+    for (int i = 0; i < kit->paths; ++i) {
+        check_paged(kit->path[i], &s, 48);
+    }
+    kit_free_all();
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_attention_and_its_gradient_match_the_plain_form),
+        cmocka_unit_test(long_sequences_are_like_short_ones),
         cmocka_unit_test(attention_accepts_no_lse),
         cmocka_unit_test(attention_with_huge_scores_picks_the_largest),
         cmocka_unit_test(paged_attention_gives_the_bits_of_packed_attention),

@@ -58,6 +58,7 @@ static const struct support_case supports[] = {
     {"top-p just above .7 keeps three", {.4f, .3f, .2f, .1f}, 4, {1, .701f, 0}, 0x7},
     {"top-p tiny keeps one", {.1f, .3f, .4f, .2f}, 4, {1, 1e-6f, 0}, 0x4},
     {"top-p 0 keeps one", {.1f, .3f, .4f, .2f}, 4, {1, 0, 0}, 0x4},
+    {"negative top-p keeps one", {.25f, .25f, .25f, .25f}, 4, {1, -5, 0}, 0x1},
     {"top-p 1 keeps all", {.1f, .3f, .4f, .2f}, 4, {1, 1, 0}, 0xf},
     {"top-p above 1 keeps all", {.1f, .3f, .4f, .2f}, 4, {1, 1.5f, 0}, 0xf},
     {"top-k 1", {.1f, .3f, .4f, .2f}, 4, {1, 1, 1}, 0x4},
