@@ -153,7 +153,7 @@ run_all(const struct arguments *a)
         sim_job_draw(&job, a->scenario, seed);
         job.sources = a->nodes > 0 ? (uint32_t)a->nodes : job.sources;
         job.steps = a->steps > 0 ? a->steps : job.steps;
-        sim_run(&job, stdout, a->verbose, &r);
+        sim_run_lives(&job, stdout, a->verbose, &r);
         sum.events += r.events;
         sum.faults += r.faults;
         sum.violations += r.violations;

@@ -13,6 +13,8 @@
 enum {
     TOLD_MAX = 20, /* violations printed of one run */
     STORE_BYTES = 64 << 20,
+    WASTE_MAX = 1000000,  /* the brake on waste is not what is tried here */
+    EVENTS_MAX = 1000000, /* of one job; a hundred times what one takes */
 };
 
 #define SECOND UINT64_C(1000000000)
@@ -68,9 +70,28 @@ sim_weights(uint64_t version, uint64_t words[SIM_WEIGHTS_WORDS])
 }
 
 double
-sim_reward(uint64_t group, uint32_t member, uint32_t attempt)
+sim_reward(const struct sim *sim, uint64_t group, uint32_t member, uint32_t attempt)
 {
-    return (double)((group * 31 + member * 7 + attempt) % 1000) / 8;
+    uint64_t kind = sim_word(sim, group, 0, 8000) % 4;
+    bool last = member + 1 == sim->job->group_size;
+    if (kind == 0 || (kind == 1 && !last)) {
+        return (double)(group % 1000) / 8;
+    }
+    return (double)((1 + group * 31 + member * 7 + attempt) % 1000) / 8 + 1000;
+}
+
+bool
+sim_is_reliable(const struct sim_job *job)
+{
+    const tr_faults *f = &job->faults;
+    return f->loss == 0 && f->damage == 0 && f->reorder == 0 && f->slow == 0 &&
+           f->partition_every_ns == 0 && f->pause_every_ns == 0;
+}
+
+static void
+path_of(const struct sim *sim, const char *name, tr_buf *path)
+{
+    tr_buf_printf(path, "%s/%s", sim->job->run_dir, name);
 }
 
 void
@@ -82,16 +103,41 @@ sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger)
     }
     tr_buf name = {0};
     tr_buf temporary = {0};
-    tr_buf_printf(&name, "%s/ledger.json", sim->job->run_dir);
-    tr_buf_printf(&temporary, "%s.tmp", name.data);
+    path_of(sim, "ledger.json", &name);
+    path_of(sim, "ledger.json.tmp", &temporary);
     FILE *file = fopen(temporary.data, "w");
-    bool ok = file != NULL && fputs(ledger, file) >= 0;
+    bool ok = file != NULL && fputs(ledger != NULL ? ledger : "", file) >= 0;
     ok = file != NULL && fclose(file) == 0 && ok;
-    if (!ok || rename(temporary.data, name.data) != 0) {
+    if (!ok || (ledger == NULL ? remove(name.data) : rename(temporary.data, name.data)) != 0) {
         sim_violation(sim, "disk", "cannot write %s", name.data);
     }
     tr_buf_fini(&name);
     tr_buf_fini(&temporary);
+}
+
+/* The ledger that a resumed life begins with. */
+static void
+read_checkpoint(struct sim *sim)
+{
+    if (sim->disk_step == 0) {
+        return;
+    }
+    tr_buf name = {0};
+    tr_buf text = {0};
+    char piece[4096];
+    size_t n = 0;
+    path_of(sim, "ledger.json", &name);
+    FILE *file = fopen(name.data, "r");
+    while (file != NULL && (n = fread(piece, 1, sizeof piece, file)) > 0) {
+        tr_buf_append(&text, piece, n);
+    }
+    if (file == NULL || fclose(file) != 0 || text.size == 0) {
+        sim_violation(sim, "disk", "cannot read %s", name.data);
+    }
+    tr_buf_append(&text, "", 1);
+    sim->durable_ledger = tr_strdup(text.data);
+    tr_buf_fini(&name);
+    tr_buf_fini(&text);
 }
 
 /* --- records go to the auditor ---------------------------------------------------------------- */
@@ -101,6 +147,7 @@ on_record(void *self, const troupe_record *record, uint64_t realtime_ns)
 {
     struct sim *sim = self;
     sim->records++;
+    sim_shadow_record(sim->shadow, record);
     if (sim->job->run_dir != NULL) {
         return; /* there it is the file that is audited, over all lives */
     }
@@ -126,14 +173,16 @@ coordinator_config(const struct sim_job *job)
     for (uint32_t i = 0; i < job->stages; i++) {
         json_array_append_new(stages, json_string(stage_names[i]));
     }
-    json_t *inner = json_pack("{s:n, s:I, s:I, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I}",
-        "journal", "seed", (json_int_t)(job->seed & INT64_MAX), "rows", (json_int_t)97,
-        "data_digest", "77", "groups_per_step", (json_int_t)job->groups_per_step, "group_size",
-        (json_int_t)job->group_size, "lease_s", 4.0, "stage_s", 1.0, "update_s", 0.7, "sink_s",
-        600.0, "lease_attempts", (json_int_t)12, "stage_tries", (json_int_t)10, "retained_steps",
-        (json_int_t)(job->checkpoint_every + 1));
+    json_t *inner =
+        json_pack("{s:n, s:I, s:I, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}",
+            "journal", "seed", (json_int_t)(job->seed & INT64_MAX), "rows", (json_int_t)SIM_ROWS,
+            "data_digest", "77", "groups_per_step", (json_int_t)job->groups_per_step, "group_size",
+            (json_int_t)job->group_size, "lease_s", (double)job->lease_ns / 1e9, "stage_s",
+            (double)job->stage_ns / 1e9, "update_s", 0.7, "sink_s", 600.0, "lease_attempts",
+            (json_int_t)job->lease_attempts, "stage_tries", (json_int_t)job->stage_tries,
+            "retained_steps", (json_int_t)job->retained_steps, "worker_capacity",
+            (json_int_t)job->worker_capacity, "waste_max", (json_int_t)WASTE_MAX);
     json_object_set_new(inner, "filter", json_string(job->filter ? "zero-variance" : "none"));
-    json_object_set_new(inner, "worker_capacity", json_integer(4));
     json_object_set_new(
         inner, "steps", json_integer(job->known_steps ? (json_int_t)job->steps : 0));
     if (job->run_dir != NULL) {
@@ -255,7 +304,7 @@ make_world(struct sim *sim)
     sim->store = troupe_store_new(STORE_BYTES);
     sim->audit = tr_audit_new(on_audit, sim);
     sim->hooks = (tr_coordinator_hooks){.record = on_record, .self = sim};
-    tr_world_options options = {.seed = job->seed,
+    tr_world_options options = {.seed = job->seed + (job->life << 40),
         .faults = job->faults,
         .directory = sim->directory,
         .store = sim->store,
@@ -274,11 +323,18 @@ make_world(struct sim *sim)
 
 /* --- the two phases --------------------------------------------------------------------------- */
 
+/* One that never ends without time passing would otherwise not end here either. */
+static bool
+is_livelocked(const struct sim *sim)
+{
+    return tr_world_events(sim->world) > EVENTS_MAX;
+}
+
 static bool
 is_finished(void *self)
 {
     const struct sim *sim = self;
-    return sim->finished;
+    return sim->finished || is_livelocked(sim);
 }
 
 /* Every object has been let go; what is under way brings more of it about. */
@@ -288,7 +344,7 @@ is_empty(void *self)
     const struct sim *sim = self;
     troupe_store_stats stats;
     troupe_store_get_stats(sim->store, &stats);
-    return stats.objects == 0;
+    return stats.objects == 0 || is_livelocked(sim);
 }
 
 static void
@@ -301,10 +357,15 @@ check_end(struct sim *sim)
             "the job ended with %" PRIu64 " queued and %" PRIu64 " in flight", c->queued,
             c->in_flight);
     }
-    if (c->trained > job->steps * job->groups_per_step ||
-        (job->verdict_fails == 0 && c->trained != job->steps * job->groups_per_step)) {
+    uint64_t steps = sim->committed_step;
+    if (job->stop_ns == 0 && steps != job->steps) {
+        sim_violation(
+            sim, "ledger", "the job ended after %" PRIu64 " steps of %" PRIu64, steps, job->steps);
+    }
+    if (c->trained > steps * job->groups_per_step ||
+        (job->verdict_fails == 0 && c->trained != steps * job->groups_per_step)) {
         sim_violation(sim, "ledger", "%" PRIu64 " groups were trained in %" PRIu64 " steps of %u",
-            c->trained, job->steps, job->groups_per_step);
+            c->trained, steps, job->groups_per_step);
     }
     if (job->run_dir == NULL) {
         tr_audit_end(sim->audit);
@@ -315,6 +376,7 @@ static void
 run_phases(struct sim *sim)
 {
     uint64_t begin = tr_world_now_ns(sim->world);
+    sim->begin_ns = begin;
     tr_world_start(sim->world);
     if (sim->job->kill_all_ns > 0) {
         (void)tr_world_run(sim->world, begin + sim->job->kill_all_ns, is_finished, sim);
@@ -354,8 +416,17 @@ check_memory(struct sim *sim)
 void
 sim_run(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *result)
 {
-    struct sim sim = {.job = job, .out = out, .verbose = verbose, .disk_step = job->disk_step};
+    struct sim sim = {.job = job,
+        .out = out,
+        .verbose = verbose,
+        .disk_step = job->disk_step,
+        .durable_step = job->disk_step,
+        .shadow = job->shadow != NULL ? job->shadow : sim_shadow_new()};
+    sim_shadow_attach(sim.shadow, &sim);
     make_world(&sim);
+    if (job->resume) {
+        read_checkpoint(&sim);
+    }
     run_phases(&sim);
     *result = (struct sim_result){.events = tr_world_events(sim.world),
         .faults = tr_world_faults(sim.world),
@@ -368,10 +439,18 @@ sim_run(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *r
         tr_world_kill(sim.world, i);
     }
     check_memory(&sim);
+    if (is_livelocked(&sim)) {
+        sim_violation(
+            &sim, "livelock", "%" PRIu64 " events and no end", tr_world_events(sim.world));
+    }
     result->violations = sim.violations;
+    if (job->shadow == NULL) {
+        sim_shadow_free(sim.shadow);
+    }
     tr_world_free(sim.world);
     tr_audit_free(sim.audit);
     troupe_store_free(sim.store);
     tr_directory_free(sim.directory);
+    tr_free(sim.durable_ledger);
     tr_buf_fini(&sim.record);
 }

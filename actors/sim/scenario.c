@@ -29,6 +29,20 @@ draw_policy(tr_rng *rng, struct sim_job *job)
     }
 }
 
+/* Who asks for ledgers only when a checkpoint is due has none when one could not be written. */
+static void
+draw_habits(tr_rng *rng, struct sim_job *job)
+{
+    job->late_durable = one_in(rng, 2);
+    job->asks_always = one_in(rng, 2);
+    job->disk_fails = job->asks_always && one_in(rng, 2) ? (uint32_t)upto(rng, 0, 500) : 0;
+    job->retained_steps =
+        (uint32_t)(job->checkpoint_every + (one_in(rng, 2) ? 0 : upto(rng, 0, 4)));
+    job->lies = one_in(rng, 3) ? (uint32_t)upto(rng, 0, 200) : 0;
+    job->score_lies = one_in(rng, 3) ? (uint32_t)upto(rng, 0, 100) : 0;
+    job->stop_ns = one_in(rng, 6) ? upto(rng, 1, 15000) * MS : 0;
+}
+
 void
 sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t seed)
 {
@@ -47,7 +61,12 @@ sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t 
         .work_ns = upto(&rng, 5, 150) * MS,
         .train_ns = upto(&rng, 1, 200) * MS,
         .score_ns = upto(&rng, 1, 20) * MS,
-        .patience_ns = upto(&rng, 200, 3000) * MS,
+        .patience_ns = one_in(&rng, 2) ? 3600 * 1000 * MS : upto(&rng, 200, 3000) * MS,
+        .lease_ns = upto(&rng, 400, 5000) * MS,
+        .stage_ns = upto(&rng, 200, 2000) * MS,
+        .worker_capacity = (uint32_t)upto(&rng, 1, 6),
+        .lease_attempts = (uint32_t)upto(&rng, 2, 12),
+        .stage_tries = (uint32_t)upto(&rng, 2, 10),
         .kill_sources = true,
         .kill_workers = true,
         .kill_sink = true,
@@ -57,6 +76,7 @@ sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t 
     job->work_hangs = one_in(&rng, 3) ? (uint32_t)upto(&rng, 0, 30) : 0;
     job->score_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
     job->verdict_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
+    draw_habits(&rng, job);
     draw_policy(&rng, job);
     scenario->draw(&rng, job);
     job->filter = job->filter && job->stages > 0 && job->group_size > 1;
@@ -75,7 +95,11 @@ quiet(tr_rng *rng, struct sim_job *job)
 {
     (void)rng;
     job->faults = (tr_faults){.delay_ns = MS};
-    job->work_fails = job->work_hangs = job->score_fails = job->verdict_fails = 0;
+    job->work_fails = job->work_hangs = job->score_fails = job->score_lies = 0;
+    job->verdict_fails = job->disk_fails = job->lies = 0;
+    job->lease_ns = 60000 * MS; /* longer than the longest member takes */
+    job->stage_ns = 30000 * MS;
+    job->flawless = true;
 }
 
 static void
@@ -157,8 +181,18 @@ failing(tr_rng *rng, struct sim_job *job)
     job->stages = SIM_STAGES_MAX;
     job->work_fails = (uint32_t)upto(rng, 50, 300);
     job->score_fails = (uint32_t)upto(rng, 50, 400);
+    job->score_lies = (uint32_t)upto(rng, 0, 200);
+    job->lies = (uint32_t)upto(rng, 0, 500);
     job->verdict_fails = (uint32_t)upto(rng, 50, 500);
     job->filter = one_in(rng, 2);
+}
+
+static void
+resumed(tr_rng *rng, struct sim_job *job)
+{
+    swarm(rng, job);
+    job->lives = upto(rng, 2, 5);
+    job->stop_ns = 0; /* a life of its own is not long enough for it */
 }
 
 const struct sim_scenario sim_scenarios[] = {
@@ -171,6 +205,7 @@ const struct sim_scenario sim_scenarios[] = {
     {"kill-policy", "the policy dies and goes back to its newest checkpoint", kill_sink},
     {"partition", "pairs of loops cannot reach each other for a while", partitions},
     {"slow", "loops stand still for a while", pauses},
+    {"resume", "the whole job is killed and resumed from its disk, several times", resumed},
     {"failing", "samples, rewards and groups fail by themselves", failing},
 };
 const size_t sim_scenario_count = TR_COUNT(sim_scenarios);

@@ -24,7 +24,10 @@ enum {
     SIM_STAGES_MAX = 2,
     SIM_GROUP_MAX = 8,
     SIM_BATCH_MAX = 8,
+    SIM_ROWS = 97, /* of the prompt set */
 };
+
+#define SIM_VERDICT_REASON "by the policy"
 
 /* What a job is made of, drawn from its seed by a scenario. */
 struct sim_job {
@@ -46,21 +49,39 @@ struct sim_job {
     uint64_t work_ns;  /* median time of a member; the tail reaches 64 times that */
     uint64_t train_ns;
     uint64_t score_ns;
-    uint64_t patience_ns;   /* after which a role asks anew, under another call id */
-    uint32_t work_fails;    /* thousandths */
-    uint32_t work_hangs;    /* thousandths of members that an attempt never finishes */
-    uint32_t score_fails;   /* thousandths */
-    uint32_t verdict_fails; /* thousandths of groups that the policy itself ends */
+    uint64_t patience_ns; /* after which a role asks anew, under another call id */
+    /* Limits of the stream. */
+    uint64_t lease_ns;
+    uint64_t stage_ns;
+    uint32_t lease_attempts;
+    uint32_t stage_tries;
+    uint32_t worker_capacity;
+    uint32_t retained_steps;
+    /* What goes wrong in the roles, in thousandths. */
+    uint32_t work_fails;
+    uint32_t work_hangs; /* members that an attempt never finishes */
+    uint32_t score_fails;
+    uint32_t score_lies;    /* answers that are no number at all */
+    uint32_t verdict_fails; /* groups that the policy itself ends */
+    uint32_t disk_fails;    /* checkpoints that cannot be written */
+    uint32_t lies;          /* a message that cannot be true is sent before the true one */
+    /* Habits of the policy. */
+    bool late_durable; /* it saves after it has published, as the real one does, or before */
+    bool asks_always;  /* for a ledger at each commit, or only when a checkpoint is due */
+    uint64_t stop_ns;  /* it is asked to end after this virtual time; 0: never */
     bool filter;
+    bool flawless; /* nothing at all goes wrong */
     bool kill_sources, kill_workers, kill_sink;
     uint64_t chaos_ns;
     tr_faults faults;
     /* For lives that follow each other; NULL and zero: one life, nothing on the disk. */
-    const char
-        *run_dir; /* the journal is run_dir/journal, the checkpoint's ledger run_dir/ledger.json */
-    bool resume;  /* go on from what is there */
-    uint64_t disk_step;   /* of that ledger; 0: none */
-    uint64_t kill_all_ns; /* the whole job is killed after this virtual time */
+    uint64_t lives;            /* how many there may be */
+    uint64_t life;             /* which one this is */
+    const char *run_dir;       /* has journal and ledger.json, the checkpoint's ledger */
+    bool resume;               /* go on from what is there */
+    uint64_t disk_step;        /* of that ledger; 0: none */
+    uint64_t kill_all_ns;      /* the whole job is killed after this virtual time */
+    struct sim_shadow *shadow; /* of all lives; NULL: the life makes its own */
 };
 
 typedef void (*sim_draw_fn)(tr_rng *rng, struct sim_job *job);
@@ -85,6 +106,7 @@ struct sim_result {
     uint64_t violations;
     uint64_t hash;
     bool finished;
+    uint64_t lives;
     uint64_t disk_step;
     troupe_counters counters;
 };
@@ -101,8 +123,11 @@ struct sim {
     tr_audit *audit;
     tr_buf record;
     tr_coordinator_hooks hooks;
+    struct sim_shadow *shadow;
     uint64_t violations;
     uint64_t told;
+    uint64_t begin_ns;
+    uint64_t born_ns[SIM_SOURCES_MAX]; /* when each source's life began */
     /* What the sink has said, over its lives. */
     bool ending; /* the sink has asked for the end */
     bool finished;
@@ -110,7 +135,9 @@ struct sim {
     uint64_t records;
     /* A checkpoint on the job's disk survives the death of the sink. */
     uint64_t disk_step;
-    uint64_t newest_version; /* ever published */
+    char *durable_ledger;    /* of the step below; NULL: step 0 */
+    uint64_t durable_step;   /* the newest that the coordinator has acknowledged */
+    uint64_t committed_step; /* the newest of the lineage that stands */
 };
 
 void sim_violation(struct sim *sim, const char *kind, const char *format, ...) TROUPE_PRINTF(3, 4);
@@ -127,16 +154,63 @@ enum {
 };
 
 void sim_weights(uint64_t version, uint64_t words[SIM_WEIGHTS_WORDS]);
-/* Puts a checkpoint's ledger on the job's disk: all of it or the old one. */
+/* Puts a checkpoint's ledger on the job's disk: all of it or the old one. NULL: there is none any
+ * more. */
 void sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger);
-/* The number that a sample earns, exactly. */
-double sim_reward(uint64_t group, uint32_t member, uint32_t attempt);
+/* The number that a sample earns, exactly. One group in four has the same for all members, and one in four
+ * for all but the last. */
+double sim_reward(const struct sim *sim, uint64_t group, uint32_t member, uint32_t attempt);
+/* No message is lost, late or out of turn, and nobody stands still; processes may die. */
+bool sim_is_reliable(const struct sim_job *job);
+
+/* --- the shadow (shadow.c) --------------------------------------------------------------------------------- */
+
+struct sim_shadow *sim_shadow_new(void);
+void sim_shadow_free(struct sim_shadow *shadow); /* NULL is allowed */
+/* The life that it follows from now on. */
+void sim_shadow_attach(struct sim_shadow *shadow, struct sim *sim);
+void sim_shadow_record(struct sim_shadow *shadow, const troupe_record *record);
+/* A source has reported that it cannot make this member. */
+void sim_shadow_reported(
+    struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
+/* When the lease that a source still works on was over at the latest; UINT64_MAX: it may be current. */
+uint64_t sim_shadow_closed_ns(
+    struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
+/* A worker of a stage was asked about a sample. */
+void sim_shadow_asked(struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member,
+    uint32_t attempt, uint32_t stage);
+/* The sink was told of a group that ended without it. */
+void sim_shadow_told(struct sim_shadow *shadow, uint64_t epoch, uint64_t group);
+/* The answer to a commit and to the end, as the sink heard it. `ledger` may be NULL; `opener`: the same sink has
+ * opened the epoch that stands. */
+void sim_shadow_commit(struct sim_shadow *shadow, uint64_t step, const troupe_counters *counters,
+    const uint64_t lags[TROUPE_LAG_BUCKETS], const char *ledger);
+void sim_shadow_finish(struct sim_shadow *shadow, bool opener, const troupe_counters *counters);
+
+/* --- a granted batch (batch.c) ------------------------------------------------------------------------------ */
+
+struct sim_granted {
+    uint64_t group;
+    uint32_t attempts[SIM_GROUP_MAX];
+    uint64_t digests[SIM_GROUP_MAX];
+    uint64_t objects[SIM_GROUP_MAX * (1 + SIM_STAGES_MAX)]; /* words */
+    uint32_t object_count;
+    const char *verdict;
+};
+
+/* Reads the answer of a take by the policy that holds `version`, and checks all of it by its own means. False
+ * when it does not parse. */
+bool sim_batch_read(struct sim *sim, troupe_answer *answer, uint64_t version,
+    struct sim_granted batch[SIM_BATCH_MAX], uint32_t *count);
 
 extern const troupe_class sim_source_class;
 extern const troupe_class sim_stage_class;
 extern const troupe_class sim_sink_class;
 
+/* One life. */
 void sim_run(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *result);
+/* All of them; the violations are those of the records on the disk as well. */
+void sim_run_lives(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *result);
 
 /* `troupe sim`: see --help. */
 int troupe_sim_main(int argc, char **argv);

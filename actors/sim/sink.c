@@ -1,37 +1,41 @@
-/* A simulated policy: opens the stream, publishes, takes, checks everything that it was granted
- * by its own means, trains for a while, commits, saves a checkpoint now and then, finishes.
- * Killed, it comes back and goes on from where the coordinator says that it must. */
+/* A simulated policy: opens the stream, publishes, takes, checks everything that it was granted by its own
+ * means, trains for a while, commits, saves a checkpoint now and then, finishes. Killed, it comes back and
+ * goes on from where the coordinator says that it must. Like the real one it may be asked to end at any
+ * time, then gives up a take that is pending, and may fail to write a checkpoint. */
 #include "sim/sim.h"
 
 #include <troupe/ext/protocol.h>
 #include <troupe/ext/wire.h>
-#include <troupe/sample.h>
 
 #include <inttypes.h>
 #include <string.h>
 
 enum {
     AGAIN_NS = 10 * 1000 * 1000,
-    SPANS_MAX = 64,
-};
-
-struct granted {
-    uint64_t group;
-    uint32_t attempts[SIM_GROUP_MAX];
-    uint64_t digests[SIM_GROUP_MAX];
-    const char *verdict;
+    LIES = 4,
 };
 
 struct sink {
     struct sim *sim;
     troupe_target stream;
+    bool opener; /* of the epoch that stands */
+    bool published;
+    bool stopping;
+    bool taking;
+    bool due;     /* a checkpoint of `step`, whose ledger is here */
+    char *ledger; /* NULL: none was asked for */
     uint64_t epoch;
     uint64_t step;
     uint64_t version;
     uint64_t next_version;
+    uint64_t calls;     /* made in this life */
+    uint64_t told_step; /* whose true commit was sent last */
     troupe_object weights;
-    struct granted batch[SIM_BATCH_MAX];
+    struct sim_granted batch[SIM_BATCH_MAX];
     uint32_t batch_count;
+    /* Samples of steps that no durable point covers: they must all be there until one does. */
+    uint64_t *kept;
+    size_t kept_count;
 };
 
 static void open_stream(troupe_ctx *ctx, void *user);
@@ -40,6 +44,18 @@ static void take(troupe_ctx *ctx, void *user);
 static void commit(troupe_ctx *ctx, void *user);
 static void durable(troupe_ctx *ctx, void *user);
 static void finish(troupe_ctx *ctx, void *user);
+
+static void
+stop_now(troupe_ctx *ctx, void *user)
+{
+    struct sink *s = troupe_state(ctx);
+    (void)user;
+    s->stopping = true;
+    if (s->taking) {
+        s->taking = false; /* the take is given up, its groups end with the job */
+        finish(ctx, NULL);
+    }
+}
 
 static troupe_status
 sink_init(troupe_ctx *ctx, const char *config, troupe_error *err)
@@ -55,6 +71,14 @@ sink_init(troupe_ctx *ctx, const char *config, troupe_error *err)
 static void
 sink_start(troupe_ctx *ctx)
 {
+    struct sink *s = troupe_state(ctx);
+    uint64_t stop_ns = s->sim->job->stop_ns;
+    uint64_t lived_ns = tr_world_now_ns(s->sim->world) - s->sim->begin_ns;
+    if (stop_ns > 0 && lived_ns >= stop_ns) {
+        s->stopping = true;
+    } else if (stop_ns > 0) {
+        (void)!troupe_timer_start(ctx, stop_ns - lived_ns, stop_now, NULL, NULL);
+    }
     open_stream(ctx, NULL);
 }
 
@@ -65,6 +89,8 @@ sink_fini(troupe_ctx *ctx)
     if (troupe_object_word(s->weights) != 0) {
         (void)troupe_object_release(troupe_ctx_store(ctx), s->weights);
     }
+    tr_free(s->ledger);
+    tr_free(s->kept);
 }
 
 static void
@@ -76,13 +102,13 @@ later(troupe_ctx *ctx, troupe_timer_fn what)
     }
 }
 
-/* Sends a call whose answer is the next event of the sink's life; with no room now, a little
- * later. */
+/* Sends a call whose answer is the next event of the sink's life; with no room now, a little later. */
 static void
 ask(troupe_ctx *ctx, const char *method, troupe_args *args, troupe_answer_fn next,
     troupe_timer_fn again)
 {
     struct sink *s = troupe_state(ctx);
+    s->calls++;
     if (troupe_call_send(ctx, s->stream, method, args, .on_answer = next, .retry = true,
             .deadline_ns = s->sim->job->patience_ns) != TROUPE_OK) {
         later(ctx, again);
@@ -109,12 +135,55 @@ again(troupe_ctx *ctx, troupe_answer *answer, troupe_timer_fn what, const char *
     return true;
 }
 
-/* --- open, publish ---------------------------------------------------------------------------- */
+static bool
+chance(const struct sink *s, uint64_t what, uint32_t thousandths)
+{
+    return sim_chance(sim_word(s->sim, s->step, s->epoch, what + s->calls), thousandths);
+}
+
+/* --- what comes next --------------------------------------------------------------------------------------- */
+
+static void
+check_kept(struct sink *s)
+{
+    for (size_t i = 0; i < s->kept_count; i++) {
+        troupe_object object = troupe_object_of_word(s->kept[i]);
+        if (troupe_object_hold(s->sim->store, object, NULL, NULL) == TROUPE_OK) {
+            (void)troupe_object_release(s->sim->store, object);
+        } else {
+            sim_violation(s->sim, "freed-before-durable",
+                "a sample was let go before step %" PRIu64 " was durable", s->step);
+            break;
+        }
+    }
+    s->kept_count = 0;
+}
+
+static void
+proceed(troupe_ctx *ctx)
+{
+    struct sink *s = troupe_state(ctx);
+    const struct sim_job *job = s->sim->job;
+    if (s->due && (s->published || !job->late_durable)) {
+        sim_checkpoint(s->sim, s->step, s->ledger);
+        s->due = false;
+        durable(ctx, NULL);
+    } else if (!s->published) {
+        publish(ctx, NULL);
+    } else if (s->stopping || s->step >= job->steps) {
+        finish(ctx, NULL);
+    } else {
+        take(ctx, NULL);
+    }
+}
+
+/* --- open, publish ----------------------------------------------------------------------------------------- */
 
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     struct sink *s = troupe_state(ctx);
+    const struct sim *sim = s->sim;
     (void)user;
     if (troupe_answer_status(answer) == TROUPE_STOPPED) {
         finish(ctx, NULL); /* killed between the end and the word of it */
@@ -123,14 +192,22 @@ opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
     if (again(ctx, answer, open_stream, "open")) {
         return;
     }
+    s->opener = true;
     s->epoch = troupe_arg_u64(answer, 0);
     s->step = troupe_arg_u64(answer, 1);
     s->next_version = troupe_arg_u64(answer, 2);
-    if (s->step > s->sim->disk_step) {
+    if (s->step != sim->durable_step && s->step != sim->disk_step) {
         sim_violation(s->sim, "acknowledged-not-durable",
-            "told to go on from step %" PRIu64 ", the newest checkpoint is of step %" PRIu64,
-            s->step, s->sim->disk_step);
+            "told to go on from step %" PRIu64 ", the newest checkpoint is of step %" PRIu64
+            ", the newest that was acknowledged of step %" PRIu64,
+            s->step, sim->disk_step, sim->durable_step);
     }
+    if (s->step < sim->disk_step) {
+        /* The stream never heard of the newest checkpoint: it is of a lineage that is over. */
+        sim_checkpoint(s->sim, s->step, sim->durable_ledger);
+    }
+    s->sim->durable_step = s->step;
+    s->sim->committed_step = s->step;
     publish(ctx, NULL);
 }
 
@@ -154,12 +231,8 @@ published(troupe_ctx *ctx, troupe_answer *answer, void *user)
     (void)troupe_object_release(troupe_ctx_store(ctx), s->weights);
     s->weights = (troupe_object){0};
     s->version = s->next_version++;
-    s->sim->newest_version = TR_MAX(s->sim->newest_version, s->version);
-    if (s->step >= s->sim->job->steps) {
-        finish(ctx, NULL);
-    } else {
-        take(ctx, NULL);
-    }
+    s->published = true;
+    proceed(ctx);
 }
 
 static void
@@ -186,112 +259,34 @@ publish(troupe_ctx *ctx, void *user)
     ask(ctx, TROUPE_METHOD_PUBLISH, &args, published, publish);
 }
 
-/* --- take: everything is checked again -------------------------------------------------------- */
-
-struct granted_member {
-    uint64_t attempt;
-    uint64_t word;
-    uint64_t digest;
-    uint64_t units;
-    double reward;
-};
-
-/* [number or nil, object or nil, digest] of each stage; the rewards are remembered. */
-static bool
-read_stages(struct sink *s, tr_reader *in, struct granted_member *member)
-{
-    uint32_t stages = 0;
-    bool ok = tr_read_array(in, &stages) && stages == s->sim->job->stages;
-    for (uint32_t i = 0; ok && i < stages; i++) {
-        uint32_t fields = 0;
-        uint64_t digest = 0;
-        uint64_t word = 0;
-        double value = 0;
-        ok = tr_read_array(in, &fields) && fields == 3;
-        bool number = ok && tr_reader_peek(in) != TR_WIRE_NIL;
-        ok = ok && (number ? tr_read_f64(in, &value) : tr_read_nil(in));
-        bool object = ok && tr_reader_peek(in) != TR_WIRE_NIL;
-        ok = ok && (object ? tr_read_u64(in, &word) : tr_read_nil(in)) && tr_read_u64(in, &digest);
-        if (i == 0) {
-            member->reward = value;
-        }
-        if (ok && (i == 0 ? !number : !object)) {
-            sim_violation(s->sim, "stage-missing", "stage %u gave nothing", i);
-        }
-        if (ok && object &&
-            troupe_object_hold(s->sim->store, troupe_object_of_word(word), NULL, NULL) ==
-                TROUPE_OK) {
-            (void)troupe_object_release(s->sim->store, troupe_object_of_word(word));
-        } else if (ok && object) {
-            sim_violation(s->sim, "freed-in-use", "a stage's answer was let go before its step");
-        }
-    }
-    return ok;
-}
+/* --- take ------------------------------------------------------------------------------------------------------ */
 
 static void
-check_sample(
-    struct sink *s, const struct granted *g, uint32_t m, const struct granted_member *member)
-{
-    const struct sim_job *job = s->sim->job;
-    troupe_sample *sample = NULL;
-    troupe_error err = {0};
-    if (troupe_sample_open(s->sim->store, troupe_object_of_word(member->word), &sample, &err) !=
-            TROUPE_OK ||
-        troupe_sample_verify(sample, member->digest, &err) != TROUPE_OK) {
-        sim_violation(s->sim, "freed-in-use",
-            "member %u of group %" PRIu64 " cannot be read as sealed: %s", m, g->group, err.text);
-        troupe_sample_close(sample);
-        return;
-    }
-    size_t count = 0;
-    const troupe_span *spans = troupe_sample_spans(sample, &count);
-    uint8_t mask[SPANS_MAX];
-    troupe_bound_member bound = {
-        .spans = spans, .span_count = count, .units = troupe_sample_units(sample), .mask = mask};
-    troupe_lag lag = {0};
-    troupe_status status = troupe_bound_test(job->bound, job->max_lag, s->version, &bound, 1, &lag);
-    if (status != TROUPE_OK) {
-        sim_violation(s->sim, "bound",
-            "member %u of group %" PRIu64 " has lag %" PRIu64 ", max_lag is %" PRId64, m, g->group,
-            lag.head, job->max_lag);
-    }
-    if (job->stages > 0 && member->reward != sim_reward(g->group, m, (uint32_t)member->attempt)) {
-        sim_violation(s->sim, "answers-mixed",
-            "member %u of group %" PRIu64 " was given another sample's reward", m, g->group);
-    }
-    troupe_sample_close(sample);
-}
-
-static bool
-read_group(struct sink *s, tr_reader *in, struct granted *g)
-{
-    uint32_t fields = 0;
-    uint32_t members = 0;
-    uint64_t row = 0;
-    bool ok = tr_read_array(in, &fields) && fields == 3 && tr_read_u64(in, &g->group) &&
-              tr_read_u64(in, &row) && tr_read_array(in, &members) &&
-              members == s->sim->job->group_size;
-    for (uint32_t m = 0; ok && m < members; m++) {
-        struct granted_member member = {0};
-        ok = tr_read_array(in, &fields) && fields == 5 && tr_read_u64(in, &member.attempt) &&
-             tr_read_u64(in, &member.word) && tr_read_u64(in, &member.digest) &&
-             tr_read_u64(in, &member.units) && read_stages(s, in, &member);
-        if (ok) {
-            g->attempts[m] = (uint32_t)member.attempt;
-            g->digests[m] = member.digest;
-            check_sample(s, g, m, &member);
-        }
-    }
-    return ok;
-}
-
-static void
-judge(struct sink *s, struct granted *g)
+judge(struct sink *s, struct sim_granted *g)
 {
     static const char *const verdicts[] = {"filtered", "stale", "failed"};
     uint64_t word = sim_word(s->sim, g->group, s->step, 3000);
     g->verdict = sim_chance(word, s->sim->job->verdict_fails) ? verdicts[word % 3] : "trained";
+}
+
+/* The samples of as many steps as the stream holds wait for a durable point: it is time for a checkpoint. */
+static bool
+is_full(troupe_ctx *ctx, troupe_answer *answer)
+{
+    struct sink *s = troupe_state(ctx);
+    if (troupe_answer_status(answer) != TROUPE_FAILED) {
+        return false;
+    }
+    uint64_t waiting = s->step - s->sim->durable_step;
+    if (waiting < s->sim->job->retained_steps || s->ledger == NULL) {
+        sim_violation(s->sim, "refused-too-early",
+            "a take was refused while the samples of %" PRIu64 " steps wait: %s", waiting,
+            troupe_answer_text(answer));
+        return false;
+    }
+    s->due = true;
+    proceed(ctx);
+    return true;
 }
 
 static void
@@ -299,21 +294,19 @@ taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     struct sink *s = troupe_state(ctx);
     (void)user;
-    if (again(ctx, answer, take, "take")) {
+    if (!s->taking) {
+        return; /* it is ending */
+    }
+    s->taking = false;
+    if (is_full(ctx, answer) || again(ctx, answer, take, "take")) {
         return;
     }
-    tr_reader in;
-    uint32_t count = 0;
-    bool ok = troupe_arg_reader(answer, 1, &in) && tr_read_array(&in, &count) &&
-              count == s->sim->job->groups_per_step;
-    s->batch_count = count;
-    for (uint32_t i = 0; ok && i < count; i++) {
-        ok = read_group(s, &in, &s->batch[i]);
-        judge(s, &s->batch[i]);
-    }
-    if (!ok) {
+    if (!sim_batch_read(s->sim, answer, s->version, s->batch, &s->batch_count)) {
         sim_violation(s->sim, "batch", "the granted batch does not parse");
         return;
+    }
+    for (uint32_t i = 0; i < s->batch_count; i++) {
+        judge(s, &s->batch[i]);
     }
     uint64_t word = sim_word(s->sim, s->step, s->epoch, 4000);
     if (troupe_timer_start(ctx, sim_tail(word, s->sim->job->train_ns), commit, NULL, NULL) !=
@@ -327,13 +320,18 @@ take(troupe_ctx *ctx, void *user)
 {
     struct sink *s = troupe_state(ctx);
     (void)user;
+    if (s->stopping) {
+        proceed(ctx);
+        return;
+    }
+    s->taking = true;
     troupe_args args = {0};
     troupe_args_u64(&args, s->step + 1);
     troupe_args_u64(&args, s->version);
     ask(ctx, TROUPE_METHOD_TAKE, &args, taken, take);
 }
 
-/* --- commit, durable, finish ------------------------------------------------------------------ */
+/* --- commit, durable, finish ------------------------------------------------------------------------------------ */
 
 static bool
 read_counters(troupe_answer *answer, troupe_counters *c)
@@ -350,26 +348,147 @@ read_counters(troupe_answer *answer, troupe_counters *c)
     return ok;
 }
 
+static bool
+read_lags(troupe_answer *answer, uint64_t lags[TROUPE_LAG_BUCKETS])
+{
+    tr_reader in;
+    uint32_t count = 0;
+    bool ok = troupe_arg_reader(answer, 3, &in) && tr_read_array(&in, &count) &&
+              count == TROUPE_LAG_BUCKETS;
+    for (size_t i = 0; ok && i < TROUPE_LAG_BUCKETS; i++) {
+        ok = tr_read_u64(&in, &lags[i]);
+    }
+    return ok;
+}
+
+static void
+keep_samples(struct sink *s)
+{
+    size_t most = (size_t)s->batch_count * TR_COUNT(s->batch[0].objects);
+    s->kept = tr_realloc(s->kept, s->kept_count + most + 1, sizeof s->kept[0]);
+    for (uint32_t i = 0; i < s->batch_count; i++) {
+        const struct sim_granted *g = &s->batch[i];
+        for (uint32_t k = 0; k < g->object_count && strcmp(g->verdict, "trained") == 0; k++) {
+            s->kept[s->kept_count++] = g->objects[k];
+        }
+    }
+}
+
+static bool
+is_due(const struct sink *s, uint64_t step)
+{
+    const struct sim_job *job = s->sim->job;
+    return s->stopping || step >= job->steps || step % job->checkpoint_every == 0;
+}
+
+static bool
+wants_ledger(const struct sink *s)
+{
+    return s->sim->job->asks_always || is_due(s, s->step + 1);
+}
+
 static void
 committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     struct sink *s = troupe_state(ctx);
     troupe_counters c = {0};
+    uint64_t lags[TROUPE_LAG_BUCKETS];
     (void)user;
     if (again(ctx, answer, commit, "commit")) {
         return;
     }
-    if (!read_counters(answer, &c) || !troupe_counters_hold(&c)) {
-        sim_violation(s->sim, "ledger", "the ledger in the answer to a commit does not add up");
-    }
     s->step++;
-    bool last = s->step >= s->sim->job->steps;
-    if (last || s->step % s->sim->job->checkpoint_every == 0) {
-        sim_checkpoint(s->sim, s->step, troupe_arg_str(answer, 1));
-        durable(ctx, NULL);
+    s->sim->committed_step = s->step;
+    s->published = false;
+    tr_free(s->ledger);
+    s->ledger = troupe_arg_is_nil(answer, 1) ? NULL : tr_strdup(troupe_arg_str(answer, 1));
+    if (!read_counters(answer, &c) || !troupe_counters_hold(&c) || !read_lags(answer, lags)) {
+        sim_violation(s->sim, "ledger", "the answer to a commit does not parse or add up");
     } else {
-        publish(ctx, NULL);
+        sim_shadow_commit(s->sim->shadow, s->step, &c, lags, s->ledger);
     }
+    keep_samples(s);
+    bool fails = chance(s, 6000, s->sim->job->disk_fails);
+    s->due = s->ledger != NULL && is_due(s, s->step) && !fails;
+    proceed(ctx);
+}
+
+static void
+put_verdict(const struct sink *s, troupe_args *args, const struct sim_granted *g, uint64_t twist)
+{
+    bool trained = strcmp(g->verdict, "trained") == 0;
+    troupe_args_array(args, 4);
+    troupe_args_u64(args, g->group);
+    troupe_args_str(args, g->verdict);
+    if (trained) {
+        troupe_args_nil(args);
+    } else {
+        troupe_args_str(args, SIM_VERDICT_REASON);
+    }
+    troupe_args_array(args, s->sim->job->group_size);
+    for (uint32_t m = 0; m < s->sim->job->group_size; m++) {
+        troupe_args_u64(args, g->digests[m] ^ twist);
+    }
+}
+
+static void tell_truth(troupe_ctx *ctx, void *user);
+
+static void
+lie_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    struct sink *s = troupe_state(ctx);
+    (void)user;
+    if (troupe_answer_status(answer) == TROUPE_OK ||
+        troupe_answer_status(answer) == TROUPE_DUPLICATE) {
+        sim_violation(s->sim, "impossible-accepted",
+            "a commit of step %" PRIu64 " that cannot be (%" PRIu64 ") was answered %s",
+            s->step + 1, sim_word(s->sim, s->step, s->epoch, 7000) % LIES,
+            troupe_status_name(troupe_answer_status(answer)));
+    }
+    tell_truth(ctx, NULL);
+}
+
+/* A commit that a policy gone wrong might send: of bytes that were never granted, of too few groups, of one
+ * group twice, of another step. It must be refused, and change nothing. */
+static void
+lie(troupe_ctx *ctx)
+{
+    struct sink *s = troupe_state(ctx);
+    uint64_t kind = sim_word(s->sim, s->step, s->epoch, 7000) % LIES;
+    if (kind == 0 && strcmp(s->batch[s->batch_count - 1].verdict, "trained") != 0) {
+        kind = 3; /* digests count for what was trained only */
+    }
+    if (kind == 2 && s->batch_count == 1) {
+        kind = 1;
+    }
+    troupe_args args = {0};
+    troupe_args_u64(&args, s->step + (kind == 3 ? 2 : 1));
+    troupe_args_array(&args, s->batch_count - (kind == 1 ? 1 : 0));
+    for (uint32_t i = 0; i < s->batch_count; i++) {
+        bool last = i + 1 == s->batch_count;
+        if (kind == 1 && last) {
+            break;
+        }
+        put_verdict(s, &args, &s->batch[kind == 2 && last ? 0 : i], kind == 0 && last ? 1 : 0);
+    }
+    troupe_args_bool(&args, true);
+    ask(ctx, TROUPE_METHOD_COMMIT, &args, lie_answered, tell_truth);
+}
+
+static void
+tell_truth(troupe_ctx *ctx, void *user)
+{
+    struct sink *s = troupe_state(ctx);
+    (void)user;
+    s->told_step = s->step + 1;
+    troupe_args args = {0};
+    troupe_args_u64(&args, s->step + 1);
+    troupe_args_array(&args, s->batch_count);
+    for (uint32_t i = 0; i < s->batch_count; i++) {
+        put_verdict(s, &args, &s->batch[i], 0);
+    }
+    troupe_args_bool(&args, wants_ledger(s));
+    ask(ctx, TROUPE_METHOD_COMMIT, &args, committed, commit);
 }
 
 static void
@@ -377,35 +496,24 @@ commit(troupe_ctx *ctx, void *user)
 {
     struct sink *s = troupe_state(ctx);
     (void)user;
-    troupe_args args = {0};
-    troupe_args_u64(&args, s->step + 1);
-    troupe_args_array(&args, s->batch_count);
-    for (uint32_t i = 0; i < s->batch_count; i++) {
-        const struct granted *g = &s->batch[i];
-        bool trained = strcmp(g->verdict, "trained") == 0;
-        troupe_args_array(&args, 4);
-        troupe_args_u64(&args, g->group);
-        troupe_args_str(&args, g->verdict);
-        if (trained) {
-            troupe_args_nil(&args);
-        } else {
-            troupe_args_str(&args, "by the policy");
-        }
-        troupe_args_array(&args, s->sim->job->group_size);
-        for (uint32_t m = 0; m < s->sim->job->group_size; m++) {
-            troupe_args_u64(&args, g->digests[m]);
-        }
+    /* Once the truth is out, a lie about the same step is answered as the truth was. */
+    if (s->told_step != s->step + 1 && chance(s, 5000, s->sim->job->lies)) {
+        lie(ctx);
+    } else {
+        tell_truth(ctx, NULL);
     }
-    troupe_args_bool(&args, true);
-    ask(ctx, TROUPE_METHOD_COMMIT, &args, committed, commit);
 }
 
 static void
 made_durable(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
+    struct sink *s = troupe_state(ctx);
     (void)user;
     if (!again(ctx, answer, durable, "durable")) {
-        publish(ctx, NULL);
+        s->sim->durable_step = s->step;
+        tr_free(s->sim->durable_ledger);
+        s->sim->durable_ledger = tr_strdup(s->ledger);
+        proceed(ctx);
     }
 }
 
@@ -414,6 +522,7 @@ durable(troupe_ctx *ctx, void *user)
 {
     struct sink *s = troupe_state(ctx);
     (void)user;
+    check_kept(s);
     troupe_args args = {0};
     troupe_args_u64(&args, s->step);
     troupe_args_u64(&args, 100 + s->step);
@@ -430,6 +539,8 @@ finished(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
     if (!read_counters(answer, &s->sim->final)) {
         sim_violation(s->sim, "ledger", "the final ledger does not parse");
+    } else {
+        sim_shadow_finish(s->sim->shadow, s->opener, &s->sim->final);
     }
     s->sim->finished = true;
 }
@@ -441,8 +552,22 @@ finish(troupe_ctx *ctx, void *user)
     (void)user;
     s->sim->ending = true;
     troupe_args args = {0};
-    troupe_args_str(&args, "all steps done");
+    troupe_args_str(&args, s->stopping ? "stopped" : "all steps done");
     ask(ctx, TROUPE_METHOD_FINISH, &args, finished, finish);
+}
+
+/* --- groups that end without it ------------------------------------------------------------------------------- */
+
+static void
+check_retired(struct sink *s, uint64_t word)
+{
+    troupe_object object = troupe_object_of_word(word);
+    if (troupe_object_hold(s->sim->store, object, NULL, NULL) == TROUPE_OK) {
+        (void)troupe_object_release(s->sim->store, object);
+    } else {
+        sim_violation(
+            s->sim, "freed-in-use", "a sample was let go before the sink was told of its group");
+    }
 }
 
 /* A group has ended without the sink: its samples must still be there to be shown. */
@@ -452,27 +577,25 @@ retired(troupe_ctx *ctx, troupe_call *call)
     struct sink *s = troupe_state(ctx);
     tr_reader in;
     uint32_t members = 0;
-    bool ok = troupe_arg_reader(call, 6, &in) && tr_read_array(&in, &members);
+    uint64_t epoch = troupe_arg_u64(call, 0);
+    uint64_t group = troupe_arg_u64(call, 1);
+    bool ok = troupe_args_ok(call) && troupe_arg_reader(call, 6, &in) &&
+              tr_read_array(&in, &members) && members == s->sim->job->group_size;
     for (uint32_t m = 0; ok && m < members; m++) {
         uint32_t fields = 0;
         uint64_t index = 0, attempt = 0, word = 0;
-        ok = tr_read_array(&in, &fields) && fields == 4 && tr_read_u64(&in, &index) &&
+        ok = tr_read_array(&in, &fields) && fields == 4 && tr_read_u64(&in, &index) && index == m &&
              tr_read_u64(&in, &attempt) &&
              (tr_reader_peek(&in) == TR_WIRE_NIL ? tr_read_nil(&in) : tr_read_u64(&in, &word)) &&
              tr_read_skip(&in);
         if (ok && word != 0) {
-            troupe_object object = troupe_object_of_word(word);
-            if (troupe_object_hold(s->sim->store, object, NULL, NULL) != TROUPE_OK) {
-                sim_violation(s->sim, "freed-in-use",
-                    "a sample was let go before the sink was told of its group");
-            } else {
-                (void)troupe_object_release(s->sim->store, object);
-            }
+            check_retired(s, word);
         }
     }
     if (!ok) {
         sim_violation(s->sim, "retired", "the list of members does not parse");
     }
+    sim_shadow_told(s->sim->shadow, epoch, group);
     (void)troupe_reply(call, NULL);
 }
 

@@ -1,18 +1,23 @@
 /* A simulated source: takes leases, makes each member after a while with a heavy tail, stamps it
  * with the versions that it held, seals it and sends it until it is answered. It flips to new
- * weights between two of its steps, and checks that their bytes are there when it does. */
+ * weights between two of its steps, and checks that their bytes are there when it does. It has the
+ * manners of the real one: no more members than it announced, nothing of an epoch that is over. */
 #include "sim/sim.h"
 
 #include <troupe/ext/protocol.h>
 #include <troupe/sample.h>
 
 #include <inttypes.h>
+#include <string.h>
 
 enum {
     WORKS_MAX = 256,
     FLIP_NS = 3 * 1000 * 1000,
     AGAIN_NS = 10 * 1000 * 1000,
     UNITS_MAX = 12,
+    VERSIONS_MAX = 6, /* that one member remembers to have been sampled with */
+    LIES = 8,
+    LATE_MS = 150, /* for a cancellation to arrive in a reliable world */
 };
 
 enum work_state {
@@ -27,13 +32,15 @@ struct work {
     uint64_t group;
     uint32_t member;
     uint32_t attempt;
-    uint64_t began; /* version */
+    uint64_t versions[VERSIONS_MAX]; /* that it was sampled with, the newest ones */
+    uint32_t version_count;
     troupe_timer timer;
     troupe_object object;
     uint64_t digest;
     uint64_t ids_digest;
     uint64_t units;
-    troupe_span spans[2];
+    uint64_t held;
+    troupe_span spans[VERSIONS_MAX];
     uint32_t span_count;
 };
 
@@ -91,6 +98,8 @@ announce(troupe_ctx *ctx, void *user)
 static void
 source_start(troupe_ctx *ctx)
 {
+    const struct source *s = troupe_state(ctx);
+    s->sim->born_ns[troupe_self_replica(ctx)] = tr_world_now_ns(s->sim->world);
     announce(ctx, NULL);
 }
 
@@ -132,8 +141,8 @@ sealed_again(troupe_ctx *ctx, void *user)
     send_sealed(ctx, user);
 }
 
-static void
-send_sealed(troupe_ctx *ctx, struct work *work)
+static troupe_status
+send_work(troupe_ctx *ctx, const struct work *work, troupe_answer_fn on_answer, void *user)
 {
     struct source *s = troupe_state(ctx);
     troupe_args args = {0};
@@ -145,7 +154,7 @@ send_sealed(troupe_ctx *ctx, struct work *work)
     troupe_args_u64(&args, work->digest);
     troupe_args_u64(&args, work->ids_digest);
     troupe_args_u64(&args, work->units);
-    troupe_args_u64(&args, work->spans[work->span_count - 1].version);
+    troupe_args_u64(&args, work->held);
     troupe_args_array(&args, work->span_count);
     for (uint32_t i = 0; i < work->span_count; i++) {
         troupe_args_array(&args, 2);
@@ -153,12 +162,64 @@ send_sealed(troupe_ctx *ctx, struct work *work)
         troupe_args_u64(&args, work->spans[i].version);
     }
     troupe_status status =
-        troupe_call_send(ctx, s->stream, TROUPE_METHOD_SEALED, &args, .on_answer = sealed_answered,
-            .user = work, .retry = true, .deadline_ns = s->sim->job->patience_ns);
+        troupe_call_send(ctx, s->stream, TROUPE_METHOD_SEALED, &args, .on_answer = on_answer,
+            .user = user, .retry = true, .deadline_ns = s->sim->job->patience_ns);
     troupe_args_fini(&args);
-    if (status != TROUPE_OK) {
+    return status;
+}
+
+static void
+send_sealed(troupe_ctx *ctx, struct work *work)
+{
+    if (send_work(ctx, work, sealed_answered, work) != TROUPE_OK) {
         (void)!troupe_timer_start(ctx, AGAIN_NS, sealed_again, work, NULL);
     }
+}
+
+static void
+lie_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    const struct source *s = troupe_state(ctx);
+    (void)user;
+    if (troupe_answer_status(answer) == TROUPE_OK) {
+        sim_violation(s->sim, "impossible-accepted", "a sample that cannot be was accepted");
+    }
+}
+
+/* What a source gone wrong might say of a member that it has made. None of it may be accepted. */
+static void
+lie(troupe_ctx *ctx, const struct work *work, uint64_t kind)
+{
+    struct work false_work = *work;
+    troupe_span *last = &false_work.spans[false_work.span_count - 1];
+    switch (kind) {
+    case 0: /* the engine stamped another version than the source held */
+        false_work.held++;
+        break;
+    case 1: /* a version that nobody has published */
+        false_work.held = last->version += 1000;
+        break;
+    case 2:
+        false_work.member = 1000;
+        break;
+    case 3: /* an attempt that was never leased */
+        false_work.attempt += 1000;
+        break;
+    case 4:
+        false_work.group += 1000000;
+        break;
+    case 5:
+        false_work.epoch += 1000;
+        break;
+    case 6: /* nothing was sampled */
+        false_work.units = 0;
+        false_work.span_count = 0;
+        break;
+    default: /* a span beyond the end */
+        last->unit = false_work.units;
+        break;
+    }
+    (void)!send_work(ctx, &false_work, lie_answered, NULL);
 }
 
 static void
@@ -171,19 +232,38 @@ report_failure(troupe_ctx *ctx, struct work *work)
     troupe_args_u64(&args, work->member);
     troupe_args_u64(&args, work->attempt);
     troupe_args_str(&args, "simulated failure of a sample");
+    sim_shadow_reported(s->sim->shadow, work->epoch, work->group, work->member, work->attempt);
     (void)!troupe_call_send(ctx, s->stream, TROUPE_METHOD_FAILED, &args, .retry = true);
     troupe_args_fini(&args);
     *work = (struct work){0};
 }
 
+/* Units are spread evenly over the versions, as many of the newest as there are units. */
 static void
 stamp(const struct source *s, struct work *work, uint64_t word)
 {
     work->units = 1 + word % UNITS_MAX;
-    work->spans[0] = (troupe_span){0, work->began};
-    work->span_count = 1;
-    if (s->version != work->began && work->units > 1) {
-        work->spans[work->span_count++] = (troupe_span){1 + word % (work->units - 1), s->version};
+    work->held = s->version;
+    work->span_count = (uint32_t)TR_MIN((uint64_t)work->version_count, work->units);
+    uint32_t skip = work->version_count - work->span_count;
+    for (uint32_t i = 0; i < work->span_count; i++) {
+        work->spans[i] =
+            (troupe_span){i * work->units / work->span_count, work->versions[skip + i]};
+    }
+}
+
+/* In a world that loses nothing a source has heard long ago that nobody waits for this any more. */
+static void
+check_wanted(const struct source *s, const struct work *work)
+{
+    uint64_t closed =
+        sim_shadow_closed_ns(s->sim->shadow, work->epoch, work->group, work->member, work->attempt);
+    uint64_t now = tr_world_now_ns(s->sim->world);
+    uint64_t late = LATE_MS * UINT64_C(1000000) + 2 * s->sim->job->faults.delay_ns;
+    if (sim_is_reliable(s->sim->job) && now > closed && now - closed > late) {
+        sim_violation(s->sim, "not-cancelled",
+            "member %u of group %" PRIu64 " was made, %.3f s after its lease was over",
+            work->member, work->group, (double)(now - closed) / 1e9);
     }
 }
 
@@ -210,6 +290,7 @@ worked(troupe_ctx *ctx, void *user)
         return;
     }
     check_held(ctx, s);
+    check_wanted(s, work);
     stamp(s, work, word);
     int32_t ids[UNITS_MAX];
     for (uint64_t i = 0; i < work->units; i++) {
@@ -233,6 +314,9 @@ worked(troupe_ctx *ctx, void *user)
     }
     work->ids_digest = troupe_ids_digest(ids, work->units);
     work->state = WORK_SEALED;
+    if (sim_chance(tr_mix(&work->digest, 1), s->sim->job->lies)) {
+        lie(ctx, work, work->digest % LIES);
+    }
     send_sealed(ctx, work);
 }
 
@@ -260,14 +344,27 @@ is_known(const struct source *s, uint64_t epoch, uint64_t group, uint32_t attemp
     return false;
 }
 
-static int
-free_works(const struct source *s)
+/* Members that are leased, or whose sample nobody has answered for. */
+static uint32_t
+in_flight(const struct source *s)
 {
-    int count = 0;
+    uint32_t count = 0;
     for (int i = 0; i < WORKS_MAX; i++) {
-        count += s->works[i].state == WORK_FREE;
+        count += s->works[i].state != WORK_FREE ? 1 : 0;
     }
     return count;
+}
+
+/* A new epoch voids what was leased before it. */
+static void
+enter_epoch(troupe_ctx *ctx, struct source *s, uint64_t epoch)
+{
+    for (int i = 0; i < WORKS_MAX; i++) {
+        if (s->works[i].epoch < epoch) {
+            drop_work(ctx, &s->works[i]);
+        }
+    }
+    s->epoch = epoch;
 }
 
 static bool
@@ -281,7 +378,8 @@ begin_work(troupe_ctx *ctx, const struct work *what)
         }
         *work = *what;
         work->state = WORK_RUNNING;
-        work->began = s->version;
+        work->versions[0] = s->version;
+        work->version_count = 1;
         uint64_t word = sim_word(s->sim, work->group, work->member, work->attempt);
         if (sim_chance(~word, s->sim->job->work_hangs)) {
             return true; /* nothing comes of it until the lease expires */
@@ -303,6 +401,7 @@ lease(troupe_ctx *ctx, troupe_call *call)
     struct work what = {.epoch = troupe_arg_u64(call, 0),
         .group = troupe_arg_u64(call, 1),
         .attempt = (uint32_t)troupe_arg_u64(call, 2)};
+    uint64_t row = troupe_arg_u64(call, 3);
     uint64_t members = troupe_arg_u64(call, 4);
     if (!troupe_args_ok(call)) {
         return;
@@ -315,9 +414,17 @@ lease(troupe_ctx *ctx, troupe_call *call)
         sim_violation(s->sim, "lease-without-version",
             "group %" PRIu64 " was leased to a source without weights", what.group);
     }
-    s->epoch = what.epoch;
+    if (row != troupe_row_of_group(s->sim->job->seed, SIM_ROWS, what.group)) {
+        sim_violation(
+            s->sim, "row", "group %" PRIu64 " was leased with row %" PRIu64, what.group, row);
+    }
+    if (what.epoch > s->epoch) {
+        enter_epoch(ctx, s, what.epoch);
+    }
     if (!is_known(s, what.epoch, what.group, what.attempt)) {
-        if (free_works(s) < SIM_GROUP_MAX) {
+        uint32_t here = in_flight(s);
+        uint32_t count = (uint32_t)__builtin_popcountll(members);
+        if (here > 0 && here + count > s->sim->job->capacity) {
             (void)troupe_reply_error(call, TROUPE_AGAIN, "no room");
             return;
         }
@@ -350,6 +457,19 @@ cancel(troupe_ctx *ctx, troupe_call *call)
 /* --- weights ---------------------------------------------------------------------------------- */
 
 static void
+sampled_with(struct work *work, uint64_t version)
+{
+    if (work->state != WORK_RUNNING) {
+        return;
+    }
+    if (work->version_count == VERSIONS_MAX) {
+        work->version_count--;
+        memmove(work->versions, &work->versions[1], work->version_count * sizeof work->versions[0]);
+    }
+    work->versions[work->version_count++] = version;
+}
+
+static void
 flip(troupe_ctx *ctx, void *user)
 {
     struct source *s = troupe_state(ctx);
@@ -358,6 +478,9 @@ flip(troupe_ctx *ctx, void *user)
         s->version = s->update_version;
         s->weights = s->update_object;
         s->has_version = true;
+        for (int i = 0; i < WORKS_MAX; i++) {
+            sampled_with(&s->works[i], s->version);
+        }
         (void)troupe_reply(s->update, NULL);
         s->update = NULL;
     }
@@ -400,14 +523,12 @@ update(troupe_ctx *ctx, troupe_call *call)
     if (!troupe_args_ok(call)) {
         return;
     }
-    uint64_t newest = s->update != NULL ? s->update_version : s->version;
-    if ((s->has_version || s->update != NULL) && version <= newest) {
-        /* It has this one, or is about to have a newer one. */
-        if (s->has_version && version == s->version) {
-            (void)troupe_reply(call, NULL);
-        } else {
-            (void)troupe_reply_error(call, TROUPE_STALE, "a newer version is here");
-        }
+    if (s->has_version && version <= s->version) {
+        (void)troupe_reply(call, NULL); /* applied before, or never needed */
+        return;
+    }
+    if (s->update != NULL && version <= s->update_version) {
+        (void)troupe_reply_error(call, TROUPE_AGAIN, "it is being applied");
         return;
     }
     if (!check_weights(ctx, call, version, object)) {
