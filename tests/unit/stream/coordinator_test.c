@@ -65,7 +65,8 @@ test_a_step_goes_round(void **state)
     assert_int_equal(first->status, TROUPE_CANCELLED);
     assert_false(take->there);
     finish_group(0, 0);
-    /* Sent again under another call: refused, and its object is not held on to (drop_rig counts). */
+    /* Sent again under another call: refused, and its object is not held on to (drop_rig
+     * counts). */
     assert_int_equal(say_sealed(0, 0, 0, 0)->status, TROUPE_DUPLICATE);
     assert_true(take->there);
     assert_int_equal(take->status, TROUPE_OK);
