@@ -84,7 +84,7 @@ tr_policy_ask(
 
 /* --- life
  *
- * ------------------------------------------------------------------------------------------------ */
+ */
 
 static troupe_status
 read_options(tr_policy *p, troupe_error *err)
@@ -196,7 +196,7 @@ policy_fini(troupe_ctx *ctx)
 
 /* --- open
  *
- * ------------------------------------------------------------------------------------------------ */
+ */
 
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)

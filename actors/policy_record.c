@@ -11,7 +11,7 @@
 
 /* --- samples.jsonl
  *
- * ----------------------------------------------------------------------------------------------- */
+ */
 
 typedef struct sample_line {
     int64_t step;
@@ -188,7 +188,7 @@ tr_policy_retired(troupe_ctx *ctx, troupe_call *call)
 
 /* --- metrics.jsonl
  *
- * ------------------------------------------------------------------------------------------------ */
+ */
 
 static double
 resident_bytes(void)
@@ -340,8 +340,7 @@ tr_policy_write_metrics(tr_policy *p, troupe_error *err)
     return status;
 }
 
-/* --- progress ------------------------------------------------------------------------------------
- * ------------------ */
+/* --- progress ------------------------------------------------------------------------------------ --- */
 
 /* A number, or a dash while it is unknown. */
 static void

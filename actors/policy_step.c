@@ -238,7 +238,7 @@ tr_policy_close_batch(tr_policy *p)
 
 /* --- the step
  *
- * ------------------------------------------------------------------------------------------------- */
+ */
 
 /* The batch's members that are trained on, group after group, in `samples`; their rewards in
  * `rewards`. */

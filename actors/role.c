@@ -57,7 +57,7 @@ tr_config_flag(const json_t *config, const char *key)
 
 /* --- prompts
  *
- * ------------------------------------------------------------------------------------------------ */
+ */
 
 static troupe_status
 open_rows(const json_t *config, const char *key, troupe_dataset **out, troupe_error *err)
@@ -228,8 +228,7 @@ tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context, u
     return status;
 }
 
-/* --- samples -------------------------------------------------------------------------------------
- * ------------- */
+/* --- samples ------------------------------------------------------------------------------------- --- */
 
 static int
 add_stop_id(int32_t *ids, int count, int32_t id)
