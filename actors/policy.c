@@ -82,9 +82,7 @@ tr_policy_ask(
     }
 }
 
-/* --- life
- *
- */
+/* --- life ------------------------------------------------------------------------------------ */
 
 static troupe_status
 read_options(tr_policy *p, troupe_error *err)
@@ -194,9 +192,7 @@ policy_fini(troupe_ctx *ctx)
     json_decref(p->config);
 }
 
-/* --- open
- *
- */
+/* --- open ------------------------------------------------------------------------------------ */
 
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)

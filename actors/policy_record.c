@@ -9,9 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- samples.jsonl
- *
- */
+/* --- samples.jsonl --------------------------------------------------------------------------- */
 
 typedef struct sample_line {
     int64_t step;
@@ -186,9 +184,7 @@ tr_policy_retired(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_reply(call, NULL);
 }
 
-/* --- metrics.jsonl
- *
- */
+/* --- metrics.jsonl --------------------------------------------------------------------------- */
 
 static double
 resident_bytes(void)

@@ -236,9 +236,7 @@ tr_policy_close_batch(tr_policy *p)
     p->batch = (tr_batch){0};
 }
 
-/* --- the step
- *
- */
+/* --- the step -------------------------------------------------------------------------------- */
 
 /* The batch's members that are trained on, group after group, in `samples`; their rewards in
  * `rewards`. */

@@ -55,9 +55,7 @@ tr_config_flag(const json_t *config, const char *key)
     return json_is_true(json_object_get(config, key));
 }
 
-/* --- prompts
- *
- */
+/* --- prompts --------------------------------------------------------------------------------- */
 
 static troupe_status
 open_rows(const json_t *config, const char *key, troupe_dataset **out, troupe_error *err)
