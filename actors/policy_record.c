@@ -336,7 +336,7 @@ tr_policy_write_metrics(tr_policy *p, troupe_error *err)
     return status;
 }
 
-/* --- progress ------------------------------------------------------------------------------------ --- */
+/* --- progress ------------------------------------------------------------ */
 
 /* A number, or a dash while it is unknown. */
 static void

@@ -17,7 +17,7 @@ enum {
     PATH_BYTES = 4400
 };
 
-/* --- check --------------------------------------------------------------------------------------- --- */
+/* --- check ------------------------------------------------------------ */
 
 static troupe_status
 check_rl(const json_t *config, troupe_error *err)
@@ -193,7 +193,7 @@ troupe_rl_run_check(struct json_t *config, troupe_error *err)
     return status;
 }
 
-/* --- the directory ------------------------------------------------------------------------------- --- */
+/* --- the directory ------------------------------------------------------------ */
 
 /* XXH3 of the running program, so that a record says which build made it. */
 static uint64_t

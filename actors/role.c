@@ -226,7 +226,7 @@ tr_prompts_check(const tr_prompts *prompts, const json_t *config, int context, u
     return status;
 }
 
-/* --- samples ------------------------------------------------------------------------------------- --- */
+/* --- samples ------------------------------------------------------------ */
 
 static int
 add_stop_id(int32_t *ids, int count, int32_t id)
