@@ -15,6 +15,7 @@ typedef struct reward {
     tr_prompts prompts;
     troupe_reward *reward;
     tr_buf prompt, text;
+    uint64_t failures;
 } reward;
 
 _Static_assert(sizeof(reward) <= TROUPE_REWARD_STATE_SIZE, "raise TROUPE_REWARD_STATE_SIZE");
@@ -92,6 +93,9 @@ troupe_reward_role_score(troupe_ctx *ctx, troupe_call *call)
     if (status != TROUPE_OK) {
         /* DIED and TIMEOUT are said of the reward's program; as the answer's own status they would
          * be said of this actor, and the call would be sent again. */
+        if (r->failures++ == 0) {
+            troupe_log(ctx, "the first reward that failed: %s", err.text);
+        }
         (void)troupe_reply_error(
             call, TROUPE_FAILED, "%s: %s", troupe_status_name(status), err.text);
     } else {

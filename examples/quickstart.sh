@@ -14,7 +14,7 @@ if [ -e "$out" ]; then
 fi
 
 tests/deps.sh --build-only
-command -v nvcc >/dev/null || echo "no nvcc here: the CUDA parts are not built"
+echo "building (a minute or two; build/quickstart.log has the details)"
 mkdir -p build
 if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target grpo troupe; } >build/quickstart.log 2>&1; then
     tail -n 40 build/quickstart.log

@@ -7,6 +7,7 @@
 #include <troupe/model.h>
 #include <troupe/rl_run.h>
 
+#include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,18 +93,48 @@ inherit(troupe_options *o, const json_t *recorded, troupe_error *err)
     return status;
 }
 
+/* Whether the directory has anything by the name of a checkpoint, whole or not. */
+static bool
+has_checkpoint_names(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    bool found = false;
+    for (struct dirent *e; folder != NULL && !found && (e = readdir(folder)) != NULL;) {
+        found = strncmp(e->d_name, "checkpoint-", 11) == 0 && strstr(e->d_name, ".tmp-") == NULL;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return found;
+}
+
+/* The newest complete checkpoint, every byte of it checked: a run never goes on from a damaged
+ * one, nor from the beginning because of one. */
 static troupe_status
 find_checkpoint(const char *dir, json_t *config, troupe_error *err)
 {
     char path[4096];
     int64_t step = 0;
     troupe_status status = troupe_checkpoint_latest(dir, path, sizeof path, &step, err);
+    if (status == TROUPE_NOT_FOUND && has_checkpoint_names(dir)) {
+        return troupe_fail(err, TROUPE_CORRUPT,
+            "%s: none of its checkpoints is complete; move them away to begin again from step 0, "
+            "or "
+            "restore one",
+            dir);
+    }
     if (status == TROUPE_NOT_FOUND) {
-        json_object_set_new(
-            config, "checkpoint", json_null()); /* ended before its first: from step 0 */
+        fprintf(stderr, "%s has no checkpoint yet: resuming from step 0\n", dir);
+        json_object_set_new(config, "checkpoint", json_null());
         return TROUPE_OK;
     }
+    troupe_error why = {0};
+    if (status == TROUPE_OK && troupe_checkpoint_verify(path, &why) != TROUPE_OK) {
+        return troupe_fail(err, TROUPE_CORRUPT,
+            "%s is damaged (%s); move it away to resume from an older one", path, why.text);
+    }
     if (status == TROUPE_OK) {
+        fprintf(stderr, "resuming from %s\n", path);
         json_object_set_new(config, "checkpoint", json_string(path));
     }
     return status;

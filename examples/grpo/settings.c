@@ -65,7 +65,7 @@ static const troupe_option table[] = {
     {"mode", CHOICE, "async", "sync|async", 0, 0, "sync is max-lag 0"},
     {"rollouts", INTEGER, "1", "N", 1, 64, "rollout actors"},
     {"rewards", INTEGER, "1", "N", 1, 64, "reward actors"},
-    {"device", TEXT, "cpu", "cpu|cuda[:LIST]", 0, 0, "where the models run"},
+    {"device", TEXT, "cpu", "cpu", 0, 0, "where the models run"},
     {"colocate", FLAG, "yes", NULL, 0, 0, "all actors in this process"},
     {"sequences", INTEGER, "256", "N", 1, 65536, "sequences that a rollout decodes at once"},
     {"tokens-per-batch", INTEGER, "4096", "N", 16, 1e8, "tokens of one micro-batch of the trainer"},
@@ -153,7 +153,12 @@ apply_task(troupe_options *o, troupe_error *err)
         char path[4096];
         snprintf(
             path, sizeof path, "%s/%s/%s", root != NULL ? root : GRPO_DATA_DIR, task, files[i][1]);
-        status = troupe_options_default(o, files[i][0], path, err);
+        /* Held-out prompts of the task say nothing about somebody's own prompts. */
+        bool foreign = strcmp(files[i][0], "eval") == 0 &&
+                       troupe_options_origin(o, "prompts") > TROUPE_ORIGIN_DEFAULT;
+        if (!foreign) {
+            status = troupe_options_default(o, files[i][0], path, err);
+        }
     }
     return status;
 }
@@ -258,7 +263,10 @@ grpo_settings_parse(int argc, char **argv, troupe_options **out, troupe_error *e
     if (!troupe_options_is_set(o, "resume")) {
         status = grpo_settings_finish(o, err);
     } else {
-        status = troupe_options_default(o, "out", troupe_options_text(o, "resume"), err);
+        status = troupe_options_is_set(o, "out")
+                     ? troupe_fail(err, TROUPE_BAD_INPUT,
+                           "--out does not go with --resume: the run goes on in its own directory")
+                     : troupe_options_default(o, "out", troupe_options_text(o, "resume"), err);
     }
     if (status != TROUPE_OK) {
         troupe_options_free(o);

@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     EVAL_AT_ONCE = 256
@@ -125,6 +126,10 @@ open_all(sft *s, troupe_error *err)
         if (!troupe_options_is_set(s->options, needed[i])) {
             return troupe_fail(err, TROUPE_BAD_INPUT, "--%s is missing", needed[i]);
         }
+    }
+    if (access(troupe_options_text(s->options, "out"), F_OK) == 0) {
+        return troupe_fail(err, TROUPE_EXISTS, "--out %s: exists already; give another directory",
+            troupe_options_text(s->options, "out"));
     }
     s->dir = troupe_options_text(s->options, has_model ? "model" : "base");
     troupe_status status = troupe_lm_config_read(s->dir, &s->config, err);

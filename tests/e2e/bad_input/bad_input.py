@@ -246,6 +246,37 @@ def an_out_that_holds_a_run(work):
         raise AssertionError(f"exit {result.returncode}: {result.stderr}")
 
 
+def resume(work, *options):
+    return subprocess.run([GRPO, "--resume", os.path.join(work, "run"), *options], capture_output=True, text=True,
+                          timeout=60, cwd=work, check=False)
+
+
+def refused(result, *parts):
+    if result.returncode != 2 or any(part not in result.stderr for part in parts):
+        raise AssertionError(f"exit {result.returncode}, wanted 2 and {parts}: {result.stderr}")
+
+
+@case
+def a_resume_from_a_damaged_checkpoint(work):
+    expect(work, run(work), code=0)
+    path = os.path.join(work, "run", "checkpoint-2", "optimizer.safetensors")
+    with open(path, "r+b") as file:
+        file.seek(5000)
+        byte = file.read(1)[0]
+        file.seek(5000)
+        file.write(bytes([byte ^ 1]))
+    refused(resume(work, "--steps", "4"), "checkpoint-2", "damaged")
+    os.unlink(os.path.join(work, "run", "checkpoint-2", "manifest.json"))
+    refused(resume(work, "--steps", "4"), "complete")
+
+
+@case
+def a_resume_under_other_rules(work):
+    expect(work, run(work), code=0)
+    refused(resume(work, "--max-lag", "7"), "--max-lag 7", "keeps it")
+    refused(resume(work, "--out", "elsewhere"), "--out", "--resume")
+
+
 @case
 def an_unknown_option(work):
     expect(work, run(work, "--stepz", "3"), "--stepz", "--steps")
