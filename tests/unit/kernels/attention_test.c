@@ -319,12 +319,42 @@ long_sequences_are_like_short_ones(void **state)
     kit_free_all();
 }
 
+/* One row of more heads than run side by side, with more keys than let them. */
+static void
+a_row_of_many_heads_sees_a_long_context(void **state)
+{
+    enum {
+        COUNT = 1040,
+        HEADS = 9,
+        WIDE = 3 * HEADS * 8
+    };
+
+    static const int context[] = {COUNT, -1};
+    const struct kit *kit = *state;
+    const struct shape s = {.lengths = context, .H = HEADS, .KH = HEADS, .E = 8};
+    struct pages p = make_pages(&s, 32, 0);
+    size_t floats = (size_t)(p.layers * p.cache.blocks * 32 * HEADS * 8);
+    p.cache.k = kit_normal(1, floats, 1);
+    p.cache.v = kit_normal(2, floats, 1);
+    const troupe_paged_rows last = only(&p.rows, COUNT - 1);
+    const float *qkv = kit_normal(3, WIDE, 1);
+    float want[HEADS * 8], got[HEADS * 8];
+    troupe_device_ops(kit->plain)
+        ->attention_paged_forward(kit->plain, want, qkv, &p.cache, 1, &last, 0.3f, HEADS);
+    for (int i = 0; i < kit->paths; ++i) {
+        troupe_device *d = kit->path[i];
+        troupe_device_ops(d)->attention_paged_forward(d, got, qkv, &p.cache, 1, &last, 0.3f, HEADS);
+        kit_close("long row", got, want, HEADS * 8, 2e-5);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_attention_and_its_gradient_match_the_plain_form),
         cmocka_unit_test(long_sequences_are_like_short_ones),
+        cmocka_unit_test(a_row_of_many_heads_sees_a_long_context),
         cmocka_unit_test(attention_accepts_no_lse),
         cmocka_unit_test(attention_with_huge_scores_picks_the_largest),
         cmocka_unit_test(paged_attention_gives_the_bits_of_packed_attention),
