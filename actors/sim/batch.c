@@ -1,6 +1,6 @@
-/* The simulated policy reads what it was granted, and believes none of it: bytes, versions, rows, rewards
- * are computed anew. The bound is tested twice, by the policy's own function and unit by unit here, at the
- * version that it holds and at versions to come. */
+/* The simulated policy reads what it was granted, and believes none of it: bytes, versions,
+ * rows, rewards are computed anew. The bound is tested twice, by the policy's own function and
+ * unit by unit here, at the version that it holds and at versions to come. */
 #include "sim/sim.h"
 
 #include <troupe/ext/wire.h>
@@ -30,7 +30,7 @@ struct granted_member {
     double reward;
 };
 
-/* --- the hard bound, unit by unit -------------------------------------------------------------------------- */
+/* --- the hard bound, unit by unit ------------------------------------------------------------- */
 
 static uint64_t
 version_of_unit(const troupe_span *spans, size_t count, uint64_t unit)
@@ -99,7 +99,7 @@ check_bound(struct reading *r, const troupe_sample *sample, uint32_t m)
     }
 }
 
-/* --- objects and numbers -------------------------------------------------------------------------------------- */
+/* --- objects and numbers ---------------------------------------------------------------------- */
 
 static void
 remember(struct reading *r, uint64_t word)
@@ -150,7 +150,7 @@ check_object(struct reading *r, uint64_t word)
     }
 }
 
-/* --- reading --------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* [number or nil, object or nil, digest] of each stage; the reward is remembered. */
 static bool

@@ -1,6 +1,6 @@
-/* A job of several lives: the whole of it is killed at any moment, its journal sometimes torn, and it goes
- * on from what is on the disk, until it ends or its last life is let run. Then the journal alone must tell
- * one clean story. */
+/* A job of several lives: the whole of it is killed at any moment, its journal sometimes torn,
+ * and it goes on from what is on the disk, until it ends or its last life is let run. Then the
+ * journal alone must tell one clean story. */
 #include "sim/sim.h"
 
 #include <errno.h>
@@ -36,8 +36,8 @@ path_of(const struct lives *l, const char *name, tr_buf *path)
     tr_buf_printf(path, "%s/%s", l->dir, name);
 }
 
-/* What a machine that stops leaves at the end of the journal: the beginning of a frame, whose length is
- * longer than what follows. */
+/* What a machine that stops leaves at the end of the journal: the beginning of a frame, whose
+ * length is longer than what follows. */
 static void
 tear(struct lives *l)
 {

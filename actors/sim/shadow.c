@@ -1,6 +1,7 @@
-/* The shadow: a second account of the job, kept from the records and from what the fakes saw, and compared
- * with what the coordinator says to them. The auditor follows the same records for what may be in them at
- * all; here are the promises that need more than records: the job's options, the time, and the answers. */
+/* The shadow: a second account of the job, kept from the records and from what the fakes saw,
+ * and compared with what the coordinator says to them. The auditor follows the same records for
+ * what may be in them at all; here are the promises that need more than records: the job's
+ * options, the time, and the answers. */
 #include "sim/sim.h"
 
 #include <inttypes.h>
@@ -125,7 +126,7 @@ member_at(struct sim_shadow *s, uint64_t group, uint32_t member)
     return g != NULL && member < s->sim->job->group_size ? &g->members[member] : NULL;
 }
 
-/* --- the ledger ------------------------------------------------------------------------------------------ */
+/* --- the ledger ------------------------------------------------------------------------------- */
 
 static uint64_t *
 counter_of(struct sim_shadow *s, const struct group *g)
@@ -184,7 +185,7 @@ compare_counters(struct sim_shadow *s, const char *where, const troupe_counters 
     }
 }
 
-/* --- dispatch and leases ------------------------------------------------------------------------------------ */
+/* --- dispatch and leases ---------------------------------------------------------------------- */
 
 static void
 dispatched(struct sim_shadow *s, const troupe_record *r)
@@ -259,7 +260,7 @@ leased(struct sim_shadow *s, const troupe_record *r)
     }
 }
 
-/* --- members and stages ---------------------------------------------------------------------------------------- */
+/* --- members and stages ----------------------------------------------------------------------- */
 
 static bool
 all_equal(const struct sim_shadow *s, const struct group *g)
@@ -316,7 +317,7 @@ staged(struct sim_shadow *s, const troupe_record *r)
     check_staged(s, g);
 }
 
-/* --- steps -------------------------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 /* Where a group stands in the line: by id, or by when it was staged. */
 static uint64_t
@@ -325,8 +326,8 @@ turn_of(const struct sim_shadow *s, uint64_t group)
     return s->sim->job->order == TROUPE_READY_FIRST ? s->groups[group].staged_number : group;
 }
 
-/* drop takes the oldest of the staged groups, ready-first those that were staged first. The other orders wait
- * for groups that are not staged; the auditor follows them. */
+/* drop takes the oldest of the staged groups, ready-first those that were staged first. The
+ * other orders wait for groups that are not staged; the auditor follows them. */
 static void
 check_turns(struct sim_shadow *s, const troupe_record *r)
 {
@@ -424,7 +425,7 @@ ended(struct sim_shadow *s, const troupe_record *r)
     }
 }
 
-/* --- snapshots and rollbacks ------------------------------------------------------------------------------------- */
+/* --- snapshots and rollbacks ------------------------------------------------------------------ */
 
 static void
 snapshot(struct sim_shadow *s, const troupe_record *r)
@@ -442,7 +443,8 @@ snapshot(struct sim_shadow *s, const troupe_record *r)
     }
 }
 
-/* What is not listed keeps the end that it had before the snapshot: what ended later was open in it. */
+/* What is not listed keeps the end that it had before the snapshot: what ended later was open in
+ * it. */
 static void
 rolled_back(struct sim_shadow *s, const troupe_record *r)
 {
@@ -503,7 +505,7 @@ sim_shadow_record(struct sim_shadow *s, const troupe_record *r)
     }
 }
 
-/* --- what the fakes saw --------------------------------------------------------------------------------------------- */
+/* --- what the fakes saw ----------------------------------------------------------------------- */
 
 void
 sim_shadow_reported(
@@ -561,7 +563,7 @@ sim_shadow_told(struct sim_shadow *s, uint64_t epoch, uint64_t group)
     }
 }
 
-/* --- what the sink was answered ---------------------------------------------------------------------------------- */
+/* --- what the sink was answered --------------------------------------------------------------- */
 
 static void
 compare_ledger(struct sim_shadow *s, const troupe_ledger *l)

@@ -157,13 +157,13 @@ void sim_weights(uint64_t version, uint64_t words[SIM_WEIGHTS_WORDS]);
 /* Puts a checkpoint's ledger on the job's disk: all of it or the old one. NULL: there is none any
  * more. */
 void sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger);
-/* The number that a sample earns, exactly. One group in four has the same for all members, and one in four
- * for all but the last. */
+/* The number that a sample earns, exactly. One group in four has the same for all members, and
+ * one in four for all but the last. */
 double sim_reward(const struct sim *sim, uint64_t group, uint32_t member, uint32_t attempt);
 /* No message is lost, late or out of turn, and nobody stands still; processes may die. */
 bool sim_is_reliable(const struct sim_job *job);
 
-/* --- the shadow (shadow.c) --------------------------------------------------------------------------------- */
+/* --- the shadow (shadow.c) -------------------------------------------------------------------- */
 
 struct sim_shadow *sim_shadow_new(void);
 void sim_shadow_free(struct sim_shadow *shadow); /* NULL is allowed */
@@ -173,7 +173,8 @@ void sim_shadow_record(struct sim_shadow *shadow, const troupe_record *record);
 /* A source has reported that it cannot make this member. */
 void sim_shadow_reported(
     struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
-/* When the lease that a source still works on was over at the latest; UINT64_MAX: it may be current. */
+/* When the lease that a source still works on was over at the latest; UINT64_MAX: it may be
+ * current. */
 uint64_t sim_shadow_closed_ns(
     struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
 /* A worker of a stage was asked about a sample. */
@@ -181,13 +182,13 @@ void sim_shadow_asked(struct sim_shadow *shadow, uint64_t epoch, uint64_t group,
     uint32_t attempt, uint32_t stage);
 /* The sink was told of a group that ended without it. */
 void sim_shadow_told(struct sim_shadow *shadow, uint64_t epoch, uint64_t group);
-/* The answer to a commit and to the end, as the sink heard it. `ledger` may be NULL; `opener`: the same sink has
- * opened the epoch that stands. */
+/* The answer to a commit and to the end, as the sink heard it. `ledger` may be NULL; `opener`:
+ * the same sink has opened the epoch that stands. */
 void sim_shadow_commit(struct sim_shadow *shadow, uint64_t step, const troupe_counters *counters,
     const uint64_t lags[TROUPE_LAG_BUCKETS], const char *ledger);
 void sim_shadow_finish(struct sim_shadow *shadow, bool opener, const troupe_counters *counters);
 
-/* --- a granted batch (batch.c) ------------------------------------------------------------------------------ */
+/* --- a granted batch (batch.c) ---------------------------------------------------------------- */
 
 struct sim_granted {
     uint64_t group;
@@ -198,8 +199,8 @@ struct sim_granted {
     const char *verdict;
 };
 
-/* Reads the answer of a take by the policy that holds `version`, and checks all of it by its own means. False
- * when it does not parse. */
+/* Reads the answer of a take by the policy that holds `version`, and checks all of it by its own
+ * means. False when it does not parse. */
 bool sim_batch_read(struct sim *sim, troupe_answer *answer, uint64_t version,
     struct sim_granted batch[SIM_BATCH_MAX], uint32_t *count);
 

@@ -1,7 +1,8 @@
-/* A simulated policy: opens the stream, publishes, takes, checks everything that it was granted by its own
- * means, trains for a while, commits, saves a checkpoint now and then, finishes. Killed, it comes back and
- * goes on from where the coordinator says that it must. Like the real one it may be asked to end at any
- * time, then gives up a take that is pending, and may fail to write a checkpoint. */
+/* A simulated policy: opens the stream, publishes, takes, checks everything that it was granted
+ * by its own means, trains for a while, commits, saves a checkpoint now and then, finishes.
+ * Killed, it comes back and goes on from where the coordinator says that it must. Like the real
+ * one it may be asked to end at any time, then gives up a take that is pending, and may fail to
+ * write a checkpoint. */
 #include "sim/sim.h"
 
 #include <troupe/ext/protocol.h>
@@ -102,7 +103,8 @@ later(troupe_ctx *ctx, troupe_timer_fn what)
     }
 }
 
-/* Sends a call whose answer is the next event of the sink's life; with no room now, a little later. */
+/* Sends a call whose answer is the next event of the sink's life; with no room now, a little
+ * later. */
 static void
 ask(troupe_ctx *ctx, const char *method, troupe_args *args, troupe_answer_fn next,
     troupe_timer_fn again)
@@ -141,7 +143,7 @@ chance(const struct sink *s, uint64_t what, uint32_t thousandths)
     return sim_chance(sim_word(s->sim, s->step, s->epoch, what + s->calls), thousandths);
 }
 
-/* --- what comes next --------------------------------------------------------------------------------------- */
+/* --- what comes next -------------------------------------------------------------------------- */
 
 static void
 check_kept(struct sink *s)
@@ -177,7 +179,7 @@ proceed(troupe_ctx *ctx)
     }
 }
 
-/* --- open, publish ----------------------------------------------------------------------------------------- */
+/* --- open, publish ---------------------------------------------------------------------------- */
 
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -259,7 +261,7 @@ publish(troupe_ctx *ctx, void *user)
     ask(ctx, TROUPE_METHOD_PUBLISH, &args, published, publish);
 }
 
-/* --- take ------------------------------------------------------------------------------------------------------ */
+/* --- take ------------------------------------------------------------------------------------- */
 
 static void
 judge(struct sink *s, struct sim_granted *g)
@@ -269,7 +271,8 @@ judge(struct sink *s, struct sim_granted *g)
     g->verdict = sim_chance(word, s->sim->job->verdict_fails) ? verdicts[word % 3] : "trained";
 }
 
-/* The samples of as many steps as the stream holds wait for a durable point: it is time for a checkpoint. */
+/* The samples of as many steps as the stream holds wait for a durable point: it is time for a
+ * checkpoint. */
 static bool
 is_full(troupe_ctx *ctx, troupe_answer *answer)
 {
@@ -331,7 +334,7 @@ take(troupe_ctx *ctx, void *user)
     ask(ctx, TROUPE_METHOD_TAKE, &args, taken, take);
 }
 
-/* --- commit, durable, finish ------------------------------------------------------------------------------------ */
+/* --- commit, durable, finish ------------------------------------------------------------------ */
 
 static bool
 read_counters(troupe_answer *answer, troupe_counters *c)
@@ -448,8 +451,8 @@ lie_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
     tell_truth(ctx, NULL);
 }
 
-/* A commit that a policy gone wrong might send: of bytes that were never granted, of too few groups, of one
- * group twice, of another step. It must be refused, and change nothing. */
+/* A commit that a policy gone wrong might send: of bytes that were never granted, of too few
+ * groups, of one group twice, of another step. It must be refused, and change nothing. */
 static void
 lie(troupe_ctx *ctx)
 {
@@ -556,7 +559,7 @@ finish(troupe_ctx *ctx, void *user)
     ask(ctx, TROUPE_METHOD_FINISH, &args, finished, finish);
 }
 
-/* --- groups that end without it ------------------------------------------------------------------------------- */
+/* --- groups that end without it --------------------------------------------------------------- */
 
 static void
 check_retired(struct sink *s, uint64_t word)
