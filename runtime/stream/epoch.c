@@ -165,7 +165,7 @@ troupe_stream_rollback(troupe_stream *s, uint64_t now_ns, const troupe_ledger *l
     uint64_t old_epoch = s->epoch;
     s->epoch = TR_MAX(old_epoch, last_epoch) + 1;
     s->step = ledger->step;
-    s->last_published = TR_MAX(s->ever_published ? s->last_published : 0, last_published);
+    s->last_published = TR_MAX(s->last_published, last_published);
     s->base_version = troupe_version_after_rollback(s->last_published, s->opt.max_lag);
     s->base_step = ledger->step;
     s->published = false;

@@ -100,7 +100,7 @@ struct troupe_stream {
     uint64_t base_step;
     bool published;          /* in this epoch */
     bool ever_published;     /* in this process */
-    uint64_t last_published; /* valid when ever_published */
+    uint64_t last_published; /* by an earlier process too; 0: none */
     uint64_t next_group;
     troupe_counters counters;
     troupe_counters commit_counters; /* as they stood right after the last commit */

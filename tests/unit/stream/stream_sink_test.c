@@ -323,10 +323,11 @@ test_a_ledger_of_another_run_is_refused(void **state)
     troupe_ledger_fini(&ledger);
 }
 
+/* A run resumed from step 2, whose journal ends with epoch 7 and version 40. `times`: the policy
+ * is started again so often before it has published anything. */
 static void
-test_a_resumed_run_starts_after_the_journals_last_words(void **state)
+resume_story(int times)
 {
-    (void)state;
     troupe_stream_options opt = usual();
     memset(&story, 0, sizeof story);
     story.opt = opt;
@@ -347,6 +348,27 @@ test_a_resumed_run_starts_after_the_journals_last_words(void **state)
         .open = open,
         .member_attempts = attempts};
     assert_int_equal(troupe_stream_rollback(story.s, 0, &ledger, 7, 40, &err), TROUPE_OK);
+    for (int i = 1; i < times; i++) {
+        assert_int_equal(troupe_stream_rollback(story.s, 0, &ledger, 0, 0, &err), TROUPE_OK);
+    }
+}
+
+static void
+test_versions_do_not_go_back_when_a_resumed_run_goes_back_again(void **state)
+{
+    (void)state;
+    resume_story(3);
+    assert_int_equal(troupe_stream_epoch(story.s), 10);
+    assert_int_equal(troupe_stream_next_version(story.s), 43);
+    assert_int_equal(troupe_stream_published(story.s, 0, 10, 2, 3), TROUPE_STALE);
+    assert_int_equal(troupe_stream_published(story.s, 0, 10, 2, 43), TROUPE_OK);
+}
+
+static void
+test_a_resumed_run_starts_after_the_journals_last_words(void **state)
+{
+    (void)state;
+    resume_story(1);
     assert_int_equal(troupe_stream_epoch(story.s), 8);
     assert_int_equal(troupe_stream_next_version(story.s), 43);
     assert_int_equal(troupe_stream_source_up(story.s, 0, 0, 1, 100), TROUPE_OK);
@@ -464,6 +486,7 @@ main(void)
         STORY(test_a_rollback_voids_what_came_after_the_checkpoint),
         STORY(test_a_ledger_of_another_run_is_refused),
         STORY(test_a_resumed_run_starts_after_the_journals_last_words),
+        STORY(test_versions_do_not_go_back_when_a_resumed_run_goes_back_again),
         STORY(test_stop_fails_what_is_open_and_answers_gone),
         STORY(test_every_wait_is_listed_with_owner_and_deadline),
         STORY(test_options_that_contradict_each_other_are_refused),
