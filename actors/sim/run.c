@@ -15,6 +15,8 @@ enum {
     STORE_BYTES = 64 << 20,
     WASTE_MAX = 1000000,  /* the brake on waste is not what is tried here */
     EVENTS_MAX = 1000000, /* of one job; a hundred times what one takes */
+    WAITS_EVERY = 16,     /* events between two looks at what the stream waits for */
+    SLACK_NS = 20 * 1000 * 1000,
 };
 
 #define SECOND UINT64_C(1000000000)
@@ -148,12 +150,24 @@ on_record(void *self, const troupe_record *record, uint64_t realtime_ns)
     struct sim *sim = self;
     sim->records++;
     sim_shadow_record(sim->shadow, record);
+    if (record->kind == TROUPE_RECORD_ROLLED_BACK && record->step < sim->disk_step) {
+        /* The stream never heard of the newest checkpoint. It is of a lineage that is over now, and a
+         * run must not be resumed from it. */
+        sim_checkpoint(sim, record->step, sim->durable_ledger);
+    }
     if (sim->job->run_dir != NULL) {
         return; /* there it is the file that is audited, over all lives */
     }
     tr_buf_clear(&sim->record);
     troupe_record_encode(record, realtime_ns, &sim->record);
     tr_audit_record(sim->audit, sim->record.data, sim->record.size);
+}
+
+static void
+on_made(void *self, struct troupe_stream *stream)
+{
+    struct sim *sim = self;
+    sim->stream = stream;
 }
 
 static void
@@ -303,7 +317,7 @@ make_world(struct sim *sim)
     }
     sim->store = troupe_store_new(STORE_BYTES);
     sim->audit = tr_audit_new(on_audit, sim);
-    sim->hooks = (tr_coordinator_hooks){.record = on_record, .self = sim};
+    sim->hooks = (tr_coordinator_hooks){.record = on_record, .made = on_made, .self = sim};
     tr_world_options options = {.seed = job->seed + (job->life << 40),
         .faults = job->faults,
         .directory = sim->directory,
@@ -330,10 +344,28 @@ is_livelocked(const struct sim *sim)
     return tr_world_events(sim->world) > EVENTS_MAX;
 }
 
+static void
+check_wait(void *self, const troupe_stream_wait *wait)
+{
+    struct sim *sim = self;
+    uint64_t now = tr_world_now_ns(sim->world);
+    if (wait->deadline_ns < now && now - wait->deadline_ns > SLACK_NS && !sim->overdue) {
+        sim->overdue = true;
+        sim_violation(sim, "overdue",
+            "the %s of group %" PRIu64 " was to end %.3f s ago and nothing has been done",
+            wait->what, wait->group, (double)(now - wait->deadline_ns) / 1e9);
+    }
+}
+
+/* No wait outlives its deadline, while nobody stands still. */
 static bool
 is_finished(void *self)
 {
-    const struct sim *sim = self;
+    struct sim *sim = self;
+    if (sim->job->faults.pause_every_ns == 0 && sim->stream != NULL &&
+        tr_world_events(sim->world) % WAITS_EVERY == 0) {
+        troupe_stream_waits(sim->stream, check_wait, sim);
+    }
     return sim->finished || is_livelocked(sim);
 }
 
@@ -390,6 +422,9 @@ run_phases(struct sim *sim)
     if (!tr_world_run(sim->world, bound, is_finished, sim)) {
         sim_violation(sim, "liveness", "the world is whole for %.0f s and the job has not finished",
             (double)(tr_world_now_ns(sim->world) - healed) / 1e9);
+        return;
+    }
+    if (is_livelocked(sim)) {
         return;
     }
     uint64_t finished = tr_world_now_ns(sim->world);

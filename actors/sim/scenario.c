@@ -156,6 +156,21 @@ kill_sink(tr_rng *rng, struct sim_job *job)
     job->kill_workers = job->kill_sources = false;
 }
 
+/* Who dies is back before the others know, and its last messages arrive after that. */
+static void
+phoenix(tr_rng *rng, struct sim_job *job)
+{
+    job->faults = (tr_faults){.delay_ns = upto(rng, 1, 60) * MS,
+        .reorder = one_in(rng, 2) ? (uint32_t)upto(rng, 100, 900) : 0,
+        .kill_every_ns = upto(rng, 20, 300) * MS,
+        .restart_ns = upto(rng, 1, 20) * MS,
+        .notice_ns = upto(rng, 1, 500) * MS};
+    job->kill_sources = job->kill_workers = one_in(rng, 2);
+    job->chaos_ns = upto(rng, 2000, 6000) * MS;
+    job->score_fails = (uint32_t)upto(rng, 0, 400);
+    job->verdict_fails = (uint32_t)upto(rng, 0, 500);
+}
+
 static void
 partitions(tr_rng *rng, struct sim_job *job)
 {
@@ -190,7 +205,11 @@ failing(tr_rng *rng, struct sim_job *job)
 static void
 resumed(tr_rng *rng, struct sim_job *job)
 {
-    swarm(rng, job);
+    if (one_in(rng, 2)) {
+        swarm(rng, job);
+    } else {
+        phoenix(rng, job);
+    }
     job->lives = upto(rng, 2, 5);
     job->stop_ns = 0; /* a life of its own is not long enough for it */
 }
@@ -203,6 +222,7 @@ const struct sim_scenario sim_scenarios[] = {
     {"kill-rollouts", "sources die and come back", kill_sources},
     {"kill-stages", "workers of both stages die and come back", kill_stages},
     {"kill-policy", "the policy dies and goes back to its newest checkpoint", kill_sink},
+    {"phoenix", "processes die and are back before the news of it", phoenix},
     {"partition", "pairs of loops cannot reach each other for a while", partitions},
     {"slow", "loops stand still for a while", pauses},
     {"resume", "the whole job is killed and resumed from its disk, several times", resumed},

@@ -15,9 +15,6 @@ enum {
     ROUNDING_NS = 1000, /* of seconds in the coordinator's config */
 };
 
-/* A source may be leased to for so long after it died, until the news of it has spread. */
-#define NEWS_NS (5000 * MS)
-
 enum group_state {
     GROUP_VOID,
     GROUP_OPEN,
@@ -26,6 +23,15 @@ enum group_state {
     GROUP_FILTERED,
     GROUP_STALE,
     GROUP_FAILED,
+};
+
+/* What a stage was asked about a member last. */
+struct asked {
+    uint32_t times;  /* how often it came to that */
+    uint32_t worker; /* of the newest try, and the life of its process */
+    uint32_t life;
+    uint64_t sent_ns; /* 0: none */
+    bool refused;
 };
 
 struct member {
@@ -39,7 +45,7 @@ struct member {
     uint64_t progress_ns; /* of its lease: the newest sealed member, or the beginning */
     uint64_t head;
     double value; /* of stage 0 */
-    uint32_t asked[SIM_STAGES_MAX];
+    struct asked asked[SIM_STAGES_MAX];
 };
 
 struct group {
@@ -111,6 +117,13 @@ static uint64_t
 now_ns(const struct sim_shadow *s)
 {
     return tr_world_now_ns(s->sim->world);
+}
+
+/* So long after it came back a process may be taken for the one before. */
+static uint64_t
+news_ns(const struct sim_job *job)
+{
+    return sim_is_reliable(job) ? job->faults.notice_ns + 100 * MS : 5000 * MS;
 }
 
 static struct group *
@@ -217,7 +230,7 @@ may_be_lost(const struct sim_shadow *s, const struct member *m)
     return m->reported || now_ns(s) - m->progress_ns + ROUNDING_NS >= s->sim->job->lease_ns ||
            tr_world_host(s->sim->world, loop) == NULL ||
            tr_world_epoch(s->sim->world, loop) != m->life ||
-           s->sim->born_ns[m->source] + NEWS_NS > m->leased_ns;
+           s->sim->born_ns[m->source] + news_ns(s->sim->job) > m->leased_ns;
 }
 
 static void
@@ -532,25 +545,93 @@ sim_shadow_closed_ns(
     return m->leased && m->attempt != attempt ? m->leased_ns : UINT64_MAX;
 }
 
-void
-sim_shadow_asked(struct sim_shadow *s, uint64_t epoch, uint64_t group, uint32_t member,
-    uint32_t attempt, uint32_t stage)
+static struct asked *
+asked_at(struct sim_shadow *s, const struct sim_asked *what)
+{
+    struct member *m = member_at(s, what->group, what->member);
+    return what->epoch == s->epoch && m != NULL && m->attempt == what->attempt
+               ? &m->asked[what->stage]
+               : NULL;
+}
+
+static int
+worker_loop(const struct sim_job *job, uint32_t stage, uint32_t worker)
+{
+    return FIRST_SOURCE_LOOP + (int)(job->sources + stage * job->workers + worker);
+}
+
+struct search {
+    const struct sim_asked *what;
+    uint64_t since_ns; /* 0: the stream has given it up */
+    uint32_t worker;
+};
+
+static void
+find_wait(void *self, const troupe_stream_wait *wait)
+{
+    struct search *search = self;
+    if (wait->what[0] == 's' && wait->group == search->what->group &&
+        wait->member == search->what->member && wait->stage == search->what->stage) {
+        search->since_ns = wait->since_ns;
+        search->worker = wait->peer;
+    }
+}
+
+/* Another try needs a reason: the last one failed, its worker died, its time is over. What arrives
+ * may have been on its way for long, so it is the stream that says when it sent the newest try. */
+static void
+check_asked(struct sim_shadow *s, const struct sim_asked *what, const struct asked *last,
+    const struct search *newest)
 {
     const struct sim_job *job = s->sim->job;
-    struct member *m = member_at(s, group, member);
-    if (epoch != s->epoch || m == NULL || m->attempt != attempt) {
+    int loop = worker_loop(job, what->stage, last->worker);
+    bool reason =
+        last->refused || tr_world_host(s->sim->world, loop) == NULL ||
+        tr_world_epoch(s->sim->world, loop) != last->life ||
+        s->sim->worker_born_ns[what->stage][last->worker] + news_ns(job) > last->sent_ns ||
+        newest->since_ns - last->sent_ns + ROUNDING_NS >= job->stage_ns;
+    if (!reason || job->flawless) {
+        sim_violation(s->sim, "done-twice",
+            "stage %u is asked again about member %u of group %" PRIu64 " %.3f s after the last "
+            "time, and nothing was wrong",
+            what->stage, what->member, what->group,
+            (double)(newest->since_ns - last->sent_ns) / 1e9);
+    }
+}
+
+void
+sim_shadow_asked(struct sim_shadow *s, const struct sim_asked *what)
+{
+    const struct sim_job *job = s->sim->job;
+    struct search newest = {.what = what};
+    struct asked *asked = asked_at(s, what);
+    if (asked == NULL) {
         return;
     }
-    uint32_t times = ++m->asked[stage];
-    if (times > job->stage_tries) {
+    if (++asked->times > job->stage_tries) {
         sim_violation(s->sim, "stage-budget",
-            "stage %u is asked %u times about member %u of group %" PRIu64 ", it has %u", stage,
-            times, member, group, job->stage_tries);
+            "stage %u is asked %u times about member %u of group %" PRIu64 ", it has %u",
+            what->stage, asked->times, what->member, what->group, job->stage_tries);
     }
-    if (job->flawless && times > 1) {
-        sim_violation(s->sim, "done-twice",
-            "stage %u is asked again about member %u of group %" PRIu64 " and nothing is wrong",
-            stage, member, group);
+    troupe_stream_waits(s->sim->stream, find_wait, &newest);
+    if (newest.since_ns == 0 || newest.since_ns == asked->sent_ns) {
+        return;
+    }
+    if (asked->sent_ns != 0) {
+        check_asked(s, what, asked, &newest);
+    }
+    *asked = (struct asked){.times = asked->times,
+        .worker = newest.worker,
+        .life = tr_world_epoch(s->sim->world, worker_loop(job, what->stage, newest.worker)),
+        .sent_ns = newest.since_ns};
+}
+
+void
+sim_shadow_refused(struct sim_shadow *s, const struct sim_asked *what)
+{
+    struct asked *asked = asked_at(s, what);
+    if (asked != NULL && asked->worker == what->worker) {
+        asked->refused = true;
     }
 }
 
@@ -587,27 +668,48 @@ compare_ledger(struct sim_shadow *s, const troupe_ledger *l)
     }
 }
 
-void
-sim_shadow_commit(struct sim_shadow *s, uint64_t step, const troupe_counters *counters,
-    const uint64_t lags[TROUPE_LAG_BUCKETS], const char *ledger)
+/* Each group has ended as the sink has said. */
+static void
+compare_verdicts(struct sim_shadow *s, const struct sim_committed *what)
 {
-    if (s->step != step) {
+    static const char *const names[] = {[GROUP_TRAINED] = "trained",
+        [GROUP_FILTERED] = "filtered",
+        [GROUP_STALE] = "stale",
+        [GROUP_FAILED] = "failed"};
+    for (uint32_t i = 0; i < what->batch_count; i++) {
+        const struct group *g = group_at(s, what->batch[i].group);
+        if (g == NULL || g->state < GROUP_TRAINED ||
+            strcmp(names[g->state], what->batch[i].verdict) != 0) {
+            sim_violation(s->sim, "verdict",
+                "group %" PRIu64 " was committed as %s, the records say otherwise",
+                what->batch[i].group, what->batch[i].verdict);
+        }
+    }
+}
+
+void
+sim_shadow_commit(struct sim_shadow *s, const struct sim_committed *what)
+{
+    if (s->step != what->step) {
         sim_violation(s->sim, "ledger-told",
-            "the commit of step %" PRIu64 " was answered, the records end with step %" PRIu64, step,
-            s->step);
+            "the commit of step %" PRIu64 " was answered, the records end with step %" PRIu64,
+            what->step, s->step);
         return;
     }
-    compare_counters(s, "the answer to a commit", counters, &s->commit_counters);
-    if (memcmp(lags, s->commit_lags, sizeof s->commit_lags) != 0) {
+    compare_verdicts(s, what);
+    compare_counters(s, "the answer to a commit", &what->counters, &s->commit_counters);
+    if (memcmp(what->lags, s->commit_lags, sizeof s->commit_lags) != 0) {
         sim_violation(s->sim, "lags-told",
-            "the answer to the commit of step %" PRIu64 " tells other lags than the records", step);
+            "the answer to the commit of step %" PRIu64 " tells other lags than the records",
+            what->step);
     }
     troupe_ledger read = {0};
     troupe_error err = {0};
-    if (ledger == NULL) {
+    if (what->ledger == NULL) {
         return;
     }
-    if (troupe_ledger_from_json(ledger, strlen(ledger), "ledger.json", &read, &err) != TROUPE_OK) {
+    if (troupe_ledger_from_json(what->ledger, strlen(what->ledger), "ledger.json", &read, &err) !=
+        TROUPE_OK) {
         sim_violation(s->sim, "ledger-told", "%s", err.text);
         return;
     }

@@ -123,11 +123,14 @@ struct sim {
     tr_audit *audit;
     tr_buf record;
     tr_coordinator_hooks hooks;
+    const troupe_stream *stream; /* NULL before it is made */
+    bool overdue;                /* something was, and was told */
     struct sim_shadow *shadow;
     uint64_t violations;
     uint64_t told;
     uint64_t begin_ns;
-    uint64_t born_ns[SIM_SOURCES_MAX]; /* when each source's life began */
+    uint64_t born_ns[SIM_SOURCES_MAX]; /* when each source's life began, and each worker's */
+    uint64_t worker_born_ns[SIM_STAGES_MAX][SIM_WORKERS_MAX];
     /* What the sink has said, over its lives. */
     bool ending; /* the sink has asked for the end */
     bool finished;
@@ -163,31 +166,6 @@ double sim_reward(const struct sim *sim, uint64_t group, uint32_t member, uint32
 /* No message is lost, late or out of turn, and nobody stands still; processes may die. */
 bool sim_is_reliable(const struct sim_job *job);
 
-/* --- the shadow (shadow.c) -------------------------------------------------------------------- */
-
-struct sim_shadow *sim_shadow_new(void);
-void sim_shadow_free(struct sim_shadow *shadow); /* NULL is allowed */
-/* The life that it follows from now on. */
-void sim_shadow_attach(struct sim_shadow *shadow, struct sim *sim);
-void sim_shadow_record(struct sim_shadow *shadow, const troupe_record *record);
-/* A source has reported that it cannot make this member. */
-void sim_shadow_reported(
-    struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
-/* When the lease that a source still works on was over at the latest; UINT64_MAX: it may be
- * current. */
-uint64_t sim_shadow_closed_ns(
-    struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
-/* A worker of a stage was asked about a sample. */
-void sim_shadow_asked(struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member,
-    uint32_t attempt, uint32_t stage);
-/* The sink was told of a group that ended without it. */
-void sim_shadow_told(struct sim_shadow *shadow, uint64_t epoch, uint64_t group);
-/* The answer to a commit and to the end, as the sink heard it. `ledger` may be NULL; `opener`:
- * the same sink has opened the epoch that stands. */
-void sim_shadow_commit(struct sim_shadow *shadow, uint64_t step, const troupe_counters *counters,
-    const uint64_t lags[TROUPE_LAG_BUCKETS], const char *ledger);
-void sim_shadow_finish(struct sim_shadow *shadow, bool opener, const troupe_counters *counters);
-
 /* --- a granted batch (batch.c) ---------------------------------------------------------------- */
 
 struct sim_granted {
@@ -203,6 +181,51 @@ struct sim_granted {
  * means. False when it does not parse. */
 bool sim_batch_read(struct sim *sim, troupe_answer *answer, uint64_t version,
     struct sim_granted batch[SIM_BATCH_MAX], uint32_t *count);
+
+/* --- the shadow (shadow.c) -------------------------------------------------------------------- */
+
+struct sim_shadow *sim_shadow_new(void);
+void sim_shadow_free(struct sim_shadow *shadow); /* NULL is allowed */
+/* The life that it follows from now on. */
+void sim_shadow_attach(struct sim_shadow *shadow, struct sim *sim);
+void sim_shadow_record(struct sim_shadow *shadow, const troupe_record *record);
+/* A source has reported that it cannot make this member. */
+void sim_shadow_reported(
+    struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
+/* When the lease that a source still works on was over at the latest; UINT64_MAX: it may be
+ * current. */
+uint64_t sim_shadow_closed_ns(
+    struct sim_shadow *shadow, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt);
+
+/* One sample at one worker of a stage. */
+struct sim_asked {
+    uint64_t epoch;
+    uint64_t group;
+    uint32_t member;
+    uint32_t attempt;
+    uint32_t stage;
+    uint32_t worker;
+};
+
+void sim_shadow_asked(struct sim_shadow *shadow, const struct sim_asked *what);
+/* The worker has answered with what is no answer. */
+void sim_shadow_refused(struct sim_shadow *shadow, const struct sim_asked *what);
+/* The sink was told of a group that ended without it. */
+void sim_shadow_told(struct sim_shadow *shadow, uint64_t epoch, uint64_t group);
+
+/* A commit as the sink meant it, and its answer as the sink heard it. */
+struct sim_committed {
+    uint64_t step;
+    const struct sim_granted *batch;
+    uint32_t batch_count;
+    troupe_counters counters;
+    uint64_t lags[TROUPE_LAG_BUCKETS];
+    const char *ledger; /* NULL: none was in it */
+};
+
+void sim_shadow_commit(struct sim_shadow *shadow, const struct sim_committed *what);
+/* The answer to the end; `opener`: the same sink has opened the epoch that stands. */
+void sim_shadow_finish(struct sim_shadow *shadow, bool opener, const troupe_counters *counters);
 
 extern const troupe_class sim_source_class;
 extern const troupe_class sim_stage_class;

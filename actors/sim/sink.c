@@ -204,10 +204,6 @@ opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
             ", the newest that was acknowledged of step %" PRIu64,
             s->step, sim->disk_step, sim->durable_step);
     }
-    if (s->step < sim->disk_step) {
-        /* The stream never heard of the newest checkpoint: it is of a lineage that is over. */
-        sim_checkpoint(s->sim, s->step, sim->durable_ledger);
-    }
     s->sim->durable_step = s->step;
     s->sim->committed_step = s->step;
     publish(ctx, NULL);
@@ -394,21 +390,22 @@ static void
 committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     struct sink *s = troupe_state(ctx);
-    troupe_counters c = {0};
-    uint64_t lags[TROUPE_LAG_BUCKETS];
+    struct sim_committed c = {.batch = s->batch, .batch_count = s->batch_count};
     (void)user;
     if (again(ctx, answer, commit, "commit")) {
         return;
     }
-    s->step++;
+    c.step = ++s->step;
     s->sim->committed_step = s->step;
     s->published = false;
     tr_free(s->ledger);
     s->ledger = troupe_arg_is_nil(answer, 1) ? NULL : tr_strdup(troupe_arg_str(answer, 1));
-    if (!read_counters(answer, &c) || !troupe_counters_hold(&c) || !read_lags(answer, lags)) {
+    c.ledger = s->ledger;
+    if (!read_counters(answer, &c.counters) || !troupe_counters_hold(&c.counters) ||
+        !read_lags(answer, c.lags)) {
         sim_violation(s->sim, "ledger", "the answer to a commit does not parse or add up");
     } else {
-        sim_shadow_commit(s->sim->shadow, s->step, &c, lags, s->ledger);
+        sim_shadow_commit(s->sim->shadow, &c);
     }
     keep_samples(s);
     bool fails = chance(s, 6000, s->sim->job->disk_fails);

@@ -10,6 +10,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define HANGS_NS UINT64_C(30000000000) /* longer than any lease in a world where some hang */
+
 enum {
     WORKS_MAX = 256,
     FLIP_NS = 3 * 1000 * 1000,
@@ -367,6 +369,15 @@ enter_epoch(troupe_ctx *ctx, struct source *s, uint64_t epoch)
     s->epoch = epoch;
 }
 
+/* Nothing comes of it, and when the cancellation was lost nobody asks for the place any more. */
+static void
+gave_up(troupe_ctx *ctx, void *user)
+{
+    struct work *work = user;
+    (void)ctx;
+    *work = (struct work){0};
+}
+
 static bool
 begin_work(troupe_ctx *ctx, const struct work *what)
 {
@@ -381,11 +392,10 @@ begin_work(troupe_ctx *ctx, const struct work *what)
         work->versions[0] = s->version;
         work->version_count = 1;
         uint64_t word = sim_word(s->sim, work->group, work->member, work->attempt);
-        if (sim_chance(~word, s->sim->job->work_hangs)) {
-            return true; /* nothing comes of it until the lease expires */
-        }
-        if (troupe_timer_start(ctx, sim_tail(word, s->sim->job->work_ns), worked, work,
-                &work->timer) == TROUPE_OK) {
+        bool hangs = sim_chance(~word, s->sim->job->work_hangs);
+        uint64_t takes = hangs ? HANGS_NS : sim_tail(word, s->sim->job->work_ns);
+        if (troupe_timer_start(ctx, takes, hangs ? gave_up : worked, work, &work->timer) ==
+            TROUPE_OK) {
             return true;
         }
         *work = (struct work){0};

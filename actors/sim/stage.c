@@ -16,10 +16,7 @@ enum {
 
 struct score {
     troupe_call *call;
-    uint64_t epoch;
-    uint64_t group;
-    uint32_t member;
-    uint32_t attempt;
+    struct sim_asked what;
     uint64_t units;
     uint64_t turn;
 };
@@ -38,6 +35,21 @@ stage_init(troupe_ctx *ctx, const char *config, troupe_error *err)
     (void)err;
     s->sim = tr_context(ctx);
     return TROUPE_OK;
+}
+
+/* "reward" is the first stage, "reference" the second. */
+static uint32_t
+stage_of(troupe_ctx *ctx)
+{
+    return strcmp(troupe_self_role(ctx), "reward") == 0 ? 0 : 1;
+}
+
+static void
+stage_start(troupe_ctx *ctx)
+{
+    const struct stage *s = troupe_state(ctx);
+    s->sim->worker_born_ns[stage_of(ctx)][troupe_self_replica(ctx)] =
+        tr_world_now_ns(s->sim->world);
 }
 
 /* What a reward function of a user may come up with. */
@@ -61,15 +73,17 @@ answer(troupe_ctx *ctx, void *user)
 {
     struct stage *s = troupe_state(ctx);
     struct score *score = user;
-    uint64_t word = sim_word(s->sim, score->group, score->member, 1000 + score->turn);
-    uint64_t lie = sim_word(s->sim, score->group, score->member, 3000 + score->turn);
+    uint64_t word = sim_word(s->sim, score->what.group, score->what.member, 1000 + score->turn);
+    uint64_t lie = sim_word(s->sim, score->what.group, score->what.member, 3000 + score->turn);
     if (sim_chance(word, s->sim->job->score_fails)) {
+        sim_shadow_refused(s->sim->shadow, &score->what);
         (void)troupe_reply_error(score->call, TROUPE_FAILED, "simulated failure of a stage");
     } else if (sim_chance(lie, s->sim->job->score_lies)) {
+        sim_shadow_refused(s->sim->shadow, &score->what);
         answer_nonsense(score->call, lie % 4);
-    } else if (strcmp(troupe_self_role(ctx), "reward") == 0) {
-        (void)troupe_reply_f64(
-            score->call, sim_reward(s->sim, score->group, score->member, score->attempt));
+    } else if (stage_of(ctx) == 0) {
+        (void)troupe_reply_f64(score->call,
+            sim_reward(s->sim, score->what.group, score->what.member, score->what.attempt));
     } else {
         float values[16] = {0};
         troupe_tensor tensor = {TROUPE_TENSOR_F32, 1, {(int64_t)score->units}, values};
@@ -89,10 +103,11 @@ check_load(const struct stage *s)
     uint32_t here = 0;
     for (int i = 0; i < SCORES_MAX; i++) {
         const struct score *at = &s->scores[i];
-        here += at->call != NULL && sim_shadow_closed_ns(s->sim->shadow, at->epoch, at->group,
-                                        at->member, at->attempt) == UINT64_MAX
-                    ? 1
-                    : 0;
+        here +=
+            at->call != NULL && sim_shadow_closed_ns(s->sim->shadow, at->what.epoch, at->what.group,
+                                    at->what.member, at->what.attempt) == UINT64_MAX
+                ? 1
+                : 0;
     }
     if (s->sim->job->flawless && here > s->sim->job->worker_capacity) {
         sim_violation(s->sim, "overloaded", "a worker was asked for %u samples, it takes %u", here,
@@ -105,27 +120,28 @@ score(troupe_ctx *ctx, troupe_call *call)
 {
     struct stage *s = troupe_state(ctx);
     const troupe_sample *sample = troupe_arg_sample(call, 0);
-    struct score what = {.epoch = troupe_arg_u64(call, 2),
-        .group = troupe_arg_u64(call, 3),
-        .member = (uint32_t)troupe_arg_u64(call, 4),
-        .attempt = (uint32_t)troupe_arg_u64(call, 5)};
+    struct score what = {.what = {.epoch = troupe_arg_u64(call, 2),
+                             .group = troupe_arg_u64(call, 3),
+                             .member = (uint32_t)troupe_arg_u64(call, 4),
+                             .attempt = (uint32_t)troupe_arg_u64(call, 5)}};
+    what.what.stage = stage_of(ctx);
+    what.what.worker = (uint32_t)troupe_self_replica(ctx);
+    uint64_t row = troupe_arg_u64(call, 1);
     if (!troupe_args_ok(call)) {
         return; /* late: its group has ended and the sample is gone */
     }
-    uint64_t row = troupe_arg_u64(call, 1);
-    if (row != troupe_row_of_group(s->sim->job->seed, SIM_ROWS, what.group)) {
-        sim_violation(
-            s->sim, "row", "group %" PRIu64 " was to be scored with row %" PRIu64, what.group, row);
+    if (row != troupe_row_of_group(s->sim->job->seed, SIM_ROWS, what.what.group)) {
+        sim_violation(s->sim, "row", "group %" PRIu64 " was to be scored with row %" PRIu64,
+            what.what.group, row);
     }
-    uint32_t stage = strcmp(troupe_self_role(ctx), "reward") == 0 ? 0 : 1;
-    sim_shadow_asked(s->sim->shadow, what.epoch, what.group, what.member, what.attempt, stage);
+    sim_shadow_asked(s->sim->shadow, &what.what);
     what.units = troupe_sample_units(sample);
     what.turn = ++s->turns;
     for (int i = 0; i < SCORES_MAX; i++) {
         if (s->scores[i].call != NULL) {
             continue;
         }
-        uint64_t word = sim_word(s->sim, what.group, what.member, 2000 + what.turn);
+        uint64_t word = sim_word(s->sim, what.what.group, what.what.member, 2000 + what.turn);
         s->scores[i] = what;
         s->scores[i].call = troupe_defer(call);
         check_load(s);
@@ -142,5 +158,6 @@ const troupe_class sim_stage_class = {
     .name = "sim_stage",
     .state_size = sizeof(struct stage),
     .init = stage_init,
+    .start = stage_start,
     .methods = {{TROUPE_METHOD_SCORE, score}},
 };
