@@ -15,7 +15,6 @@ enum {
     STORE_BYTES = 64 << 20,
     WASTE_MAX = 1000000,  /* the brake on waste is not what is tried here */
     EVENTS_MAX = 1000000, /* of one job; a hundred times what one takes */
-    WAITS_EVERY = 16,     /* events between two looks at what the stream waits for */
     SLACK_NS = 20 * 1000 * 1000,
 };
 
@@ -151,8 +150,8 @@ on_record(void *self, const troupe_record *record, uint64_t realtime_ns)
     sim->records++;
     sim_shadow_record(sim->shadow, record);
     if (record->kind == TROUPE_RECORD_ROLLED_BACK && record->step < sim->disk_step) {
-        /* The stream never heard of the newest checkpoint. It is of a lineage that is over now, and a
-         * run must not be resumed from it. */
+        /* The stream never heard of the newest checkpoint. It is of a lineage that is over now,
+         * and a run must not be resumed from it. */
         sim_checkpoint(sim, record->step, sim->durable_ledger);
     }
     if (sim->job->run_dir != NULL) {
@@ -229,6 +228,18 @@ struct place {
     const char *role;
     int replica;
 };
+
+int
+sim_source_loop(uint32_t source)
+{
+    return 2 + (int)source;
+}
+
+int
+sim_worker_loop(const struct sim_job *job, uint32_t stage, uint32_t worker)
+{
+    return sim_source_loop(job->sources + stage * job->workers + worker);
+}
 
 static struct place
 place_of(const struct sim_job *job, int loop)
@@ -345,25 +356,58 @@ is_livelocked(const struct sim *sim)
 }
 
 static void
+check_owner(struct sim *sim, const troupe_stream_wait *wait)
+{
+    uint64_t now = tr_world_now_ns(sim->world);
+    int loop = wait->what[0] == 'l' ? sim_source_loop(wait->peer)
+                                    : sim_worker_loop(sim->job, wait->stage, wait->peer);
+    uint64_t dead = sim->dead_ns[loop];
+    if (dead != 0 && wait->since_ns < dead && sim_is_reliable(sim->job) &&
+        now - dead > sim->job->faults.notice_ns + SLACK_NS && !sim->overdue) {
+        sim->overdue = true;
+        sim_violation(sim, "waits-for-the-dead",
+            "the %s of group %" PRIu64 " is waited for %.3f s after its owner died", wait->what,
+            wait->group, (double)(now - dead) / 1e9);
+    }
+}
+
+static void
 check_wait(void *self, const troupe_stream_wait *wait)
 {
     struct sim *sim = self;
     uint64_t now = tr_world_now_ns(sim->world);
-    if (wait->deadline_ns < now && now - wait->deadline_ns > SLACK_NS && !sim->overdue) {
+    sim_shadow_waits(sim->shadow, wait);
+    if (sim->job->faults.pause_every_ns != 0 || wait->deadline_ns == UINT64_MAX || sim->overdue) {
+        return;
+    }
+    if (wait->deadline_ns < now && now - wait->deadline_ns > SLACK_NS) {
         sim->overdue = true;
         sim_violation(sim, "overdue",
             "the %s of group %" PRIu64 " was to end %.3f s ago and nothing has been done",
             wait->what, wait->group, (double)(now - wait->deadline_ns) / 1e9);
     }
+    check_owner(sim, wait);
 }
 
-/* No wait outlives its deadline, while nobody stands still. */
+/* The loops that are dead, since when as far as was seen. */
+static void
+look_around(struct sim *sim)
+{
+    for (int i = 0; i < tr_world_loops(sim->world); i++) {
+        bool lives = tr_world_host(sim->world, i) != NULL;
+        if (lives || sim->dead_ns[i] == 0) {
+            sim->dead_ns[i] = lives ? 0 : tr_world_now_ns(sim->world);
+        }
+    }
+}
+
+/* No wait outlives its deadline, nor the news that its owner is dead, while nobody stands still. */
 static bool
 is_finished(void *self)
 {
     struct sim *sim = self;
-    if (sim->job->faults.pause_every_ns == 0 && sim->stream != NULL &&
-        tr_world_events(sim->world) % WAITS_EVERY == 0) {
+    if (sim->stream != NULL) {
+        look_around(sim);
         troupe_stream_waits(sim->stream, check_wait, sim);
     }
     return sim->finished || is_livelocked(sim);

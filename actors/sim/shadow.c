@@ -2,94 +2,11 @@
  * and compared with what the coordinator says to them. The auditor follows the same records for
  * what may be in them at all; here are the promises that need more than records: the job's
  * options, the time, and the answers. */
-#include "sim/sim.h"
+#include "sim/shadow.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MS UINT64_C(1000000)
-
-enum {
-    FIRST_SOURCE_LOOP = 2,
-    ROUNDING_NS = 1000, /* of seconds in the coordinator's config */
-};
-
-enum group_state {
-    GROUP_VOID,
-    GROUP_OPEN,
-    GROUP_TAKEN,
-    GROUP_TRAINED,
-    GROUP_FILTERED,
-    GROUP_STALE,
-    GROUP_FAILED,
-};
-
-/* What a stage was asked about a member last. */
-struct asked {
-    uint32_t times;  /* how often it came to that */
-    uint32_t worker; /* of the newest try, and the life of its process */
-    uint32_t life;
-    uint64_t sent_ns; /* 0: none */
-    bool refused;
-};
-
-struct member {
-    bool leased;
-    bool sealed;
-    bool reported; /* its source has said that this attempt failed */
-    uint32_t attempt;
-    uint32_t source;
-    uint32_t life; /* of the source's process when it was leased */
-    uint64_t leased_ns;
-    uint64_t progress_ns; /* of its lease: the newest sealed member, or the beginning */
-    uint64_t head;
-    double value; /* of stage 0 */
-    struct asked asked[SIM_STAGES_MAX];
-};
-
-struct group {
-    enum group_state state;
-    bool by_machine; /* ended without the sink's verdict */
-    bool told;       /* the sink was told of that */
-    bool staged;
-    uint64_t item;
-    uint32_t attempt; /* the last one leased, in any epoch */
-    uint32_t leases;  /* in this epoch */
-    uint32_t sealed;
-    uint32_t answers;
-    uint64_t staged_number;
-    uint64_t epoch; /* of its end */
-    uint64_t ended_ns;
-    struct member members[SIM_GROUP_MAX];
-};
-
-struct listed {
-    uint64_t group;
-    uint64_t item;
-    uint32_t attempt;
-};
-
-struct sim_shadow {
-    struct sim *sim;
-    struct group *groups;
-    size_t count; /* dispatched in the lineage that stands */
-    size_t capacity;
-    uint64_t epoch;
-    uint64_t step; /* last committed */
-    uint64_t rolled_ns;
-    uint64_t staged_count;
-    troupe_counters counters;
-    uint64_t taken_lags[TROUPE_LAG_BUCKETS];
-    /* As they stood at the last commit, and at the last snapshot. */
-    troupe_counters commit_counters;
-    uint64_t commit_lags[TROUPE_LAG_BUCKETS];
-    uint64_t snapshot_step;
-    uint64_t snapshot_groups;
-    troupe_counters snapshot_counters;
-    struct listed *snapshot;
-    size_t snapshot_count;
-};
 
 struct sim_shadow *
 sim_shadow_new(void)
@@ -113,36 +30,10 @@ sim_shadow_attach(struct sim_shadow *s, struct sim *sim)
     s->sim = sim;
 }
 
-static uint64_t
-now_ns(const struct sim_shadow *s)
-{
-    return tr_world_now_ns(s->sim->world);
-}
-
-/* So long after it came back a process may be taken for the one before. */
-static uint64_t
-news_ns(const struct sim_job *job)
-{
-    return sim_is_reliable(job) ? job->faults.notice_ns + 100 * MS : 5000 * MS;
-}
-
-static struct group *
-group_at(struct sim_shadow *s, uint64_t group)
-{
-    return group < s->count ? &s->groups[group] : NULL;
-}
-
-static struct member *
-member_at(struct sim_shadow *s, uint64_t group, uint32_t member)
-{
-    struct group *g = group_at(s, group);
-    return g != NULL && member < s->sim->job->group_size ? &g->members[member] : NULL;
-}
-
 /* --- the ledger ------------------------------------------------------------------------------- */
 
 static uint64_t *
-counter_of(struct sim_shadow *s, const struct group *g)
+counter_of(struct sim_shadow *s, const struct shadow_group *g)
 {
     switch (g->state) {
     case GROUP_OPEN:
@@ -174,30 +65,6 @@ recount(struct sim_shadow *s)
     }
 }
 
-static bool
-same_counters(const troupe_counters *a, const troupe_counters *b)
-{
-    return a->dispatched == b->dispatched && a->trained == b->trained &&
-           a->filtered == b->filtered && a->stale == b->stale && a->failed == b->failed &&
-           a->queued == b->queued && a->in_flight == b->in_flight;
-}
-
-static void
-compare_counters(struct sim_shadow *s, const char *where, const troupe_counters *told,
-    const troupe_counters *expected)
-{
-    if (!same_counters(told, expected)) {
-        sim_violation(s->sim, "ledger-told",
-            "%s tells %" PRIu64 " = %" PRIu64 " + %" PRIu64 " + %" PRIu64 " + %" PRIu64
-            " + %" PRIu64 " + %" PRIu64 ", the records say %" PRIu64 " = %" PRIu64 " + %" PRIu64
-            " + %" PRIu64 " + %" PRIu64 " + %" PRIu64 " + %" PRIu64,
-            where, told->dispatched, told->trained, told->filtered, told->stale, told->failed,
-            told->queued, told->in_flight, expected->dispatched, expected->trained,
-            expected->filtered, expected->stale, expected->failed, expected->queued,
-            expected->in_flight);
-    }
-}
-
 /* --- dispatch and leases ---------------------------------------------------------------------- */
 
 static void
@@ -211,7 +78,7 @@ dispatched(struct sim_shadow *s, const troupe_record *r)
         s->capacity = TR_MAX(s->capacity * 2, (size_t)256);
         s->groups = tr_realloc(s->groups, s->capacity, sizeof s->groups[0]);
     }
-    s->groups[s->count++] = (struct group){.state = GROUP_OPEN, .item = r->item};
+    s->groups[s->count++] = (struct shadow_group){.state = GROUP_OPEN, .item = r->item};
     recount(s);
     uint64_t open = s->counters.queued + s->counters.in_flight;
     uint64_t left = job->steps > s->step ? (job->steps - s->step) * job->groups_per_step : 0;
@@ -224,36 +91,55 @@ dispatched(struct sim_shadow *s, const troupe_record *r)
 
 /* True when the lease over a member may have been given up by now. */
 static bool
-may_be_lost(const struct sim_shadow *s, const struct member *m)
+may_be_lost(const struct sim_shadow *s, const struct shadow_member *m)
 {
-    int loop = FIRST_SOURCE_LOOP + (int)m->source;
-    return m->reported || now_ns(s) - m->progress_ns + ROUNDING_NS >= s->sim->job->lease_ns ||
+    int loop = sim_source_loop(m->source);
+    return m->reported ||
+           sim_shadow_now_ns(s) - m->progress_ns + SIM_ROUNDING_NS >= s->sim->job->lease_ns ||
            tr_world_host(s->sim->world, loop) == NULL ||
            tr_world_epoch(s->sim->world, loop) != m->life ||
-           s->sim->born_ns[m->source] + news_ns(s->sim->job) > m->leased_ns;
+           s->sim->born_ns[m->source] + sim_news_ns(s->sim->job) > m->leased_ns;
 }
 
 static void
-lease_member(struct sim_shadow *s, const troupe_record *r, struct member *m, uint32_t index)
+lease_member(struct sim_shadow *s, const troupe_record *r, struct shadow_member *m, uint32_t index)
 {
     if (m->leased && !m->sealed && !may_be_lost(s, m)) {
         sim_violation(s->sim, "lease-cut-short",
             "member %u of group %" PRIu64 " is leased again %.3f s after its last lease moved on",
-            index, r->group, (double)(now_ns(s) - m->progress_ns) / 1e9);
+            index, r->group, (double)(sim_shadow_now_ns(s) - m->progress_ns) / 1e9);
     }
-    *m = (struct member){.leased = true,
+    *m = (struct shadow_member){.leased = true,
         .attempt = r->attempt,
         .source = r->source,
-        .life = tr_world_epoch(s->sim->world, FIRST_SOURCE_LOOP + (int)r->source),
-        .leased_ns = now_ns(s),
-        .progress_ns = now_ns(s)};
+        .life = tr_world_epoch(s->sim->world, sim_source_loop(r->source)),
+        .leased_ns = sim_shadow_now_ns(s),
+        .progress_ns = sim_shadow_now_ns(s)};
+}
+
+/* A source gets a new group only if the version that it has applied itself admits it. */
+static void
+check_admitted(struct sim_shadow *s, const troupe_record *r)
+{
+    const struct sim_job *job = s->sim->job;
+    const troupe_counters *c = &s->counters;
+    uint64_t applied = s->applied[r->source];
+    uint64_t steps = applied >= s->base_version ? applied - s->base_version + s->base_step : 0;
+    uint64_t counted = c->dispatched - c->filtered - c->stale - c->failed;
+    uint64_t milli = (job->mean_lag_milli + 1000 * (steps + 1)) * job->groups_per_step;
+    if (applied < s->base_version || 1000 * counted > milli) {
+        sim_violation(s->sim, "ahead-of-its-weights",
+            "group %" PRIu64 " is begun by source %u with the weights of version %" PRIu64
+            ", %" PRIu64 " groups count",
+            r->group, r->source, applied, counted);
+    }
 }
 
 static void
 leased(struct sim_shadow *s, const troupe_record *r)
 {
     const struct sim_job *job = s->sim->job;
-    struct group *g = group_at(s, r->group);
+    struct shadow_group *g = sim_shadow_group(s, r->group);
     if (g == NULL || r->source >= job->sources) {
         return;
     }
@@ -266,6 +152,9 @@ leased(struct sim_shadow *s, const troupe_record *r)
         sim_violation(s->sim, "done-twice",
             "group %" PRIu64 " is leased again and nothing is wrong", r->group);
     }
+    if (r->attempt == 0) {
+        check_admitted(s, r);
+    }
     for (uint32_t m = 0; m < job->group_size; m++) {
         if ((r->members >> m & 1) != 0) {
             lease_member(s, r, &g->members[m], m);
@@ -276,7 +165,7 @@ leased(struct sim_shadow *s, const troupe_record *r)
 /* --- members and stages ----------------------------------------------------------------------- */
 
 static bool
-all_equal(const struct sim_shadow *s, const struct group *g)
+all_equal(const struct sim_shadow *s, const struct shadow_group *g)
 {
     for (uint32_t m = 1; m < s->sim->job->group_size; m++) {
         if (g->members[m].value < g->members[0].value ||
@@ -288,7 +177,7 @@ all_equal(const struct sim_shadow *s, const struct group *g)
 }
 
 static void
-check_staged(struct sim_shadow *s, struct group *g)
+check_staged(struct sim_shadow *s, struct shadow_group *g)
 {
     const struct sim_job *job = s->sim->job;
     if (!g->staged && g->sealed == job->group_size && g->answers >= job->group_size * job->stages) {
@@ -300,8 +189,8 @@ check_staged(struct sim_shadow *s, struct group *g)
 static void
 sealed(struct sim_shadow *s, const troupe_record *r)
 {
-    struct group *g = group_at(s, r->group);
-    struct member *m = member_at(s, r->group, r->member);
+    struct shadow_group *g = sim_shadow_group(s, r->group);
+    struct shadow_member *m = sim_shadow_member(s, r->group, r->member);
     if (m == NULL || m->sealed || r->span_count == 0) {
         return;
     }
@@ -310,7 +199,7 @@ sealed(struct sim_shadow *s, const troupe_record *r)
     g->sealed++;
     for (uint32_t i = 0; i < s->sim->job->group_size; i++) {
         if (g->members[i].leased && g->members[i].attempt == r->attempt) {
-            g->members[i].progress_ns = now_ns(s);
+            g->members[i].progress_ns = sim_shadow_now_ns(s);
         }
     }
     recount(s);
@@ -320,12 +209,13 @@ sealed(struct sim_shadow *s, const troupe_record *r)
 static void
 staged(struct sim_shadow *s, const troupe_record *r)
 {
-    struct group *g = group_at(s, r->group);
-    struct member *m = member_at(s, r->group, r->member);
+    struct shadow_group *g = sim_shadow_group(s, r->group);
+    struct shadow_member *m = sim_shadow_member(s, r->group, r->member);
     if (m == NULL) {
         return;
     }
     m->value = r->stage == 0 ? r->value : m->value;
+    m->asked[r->stage % SIM_STAGES_MAX].answered = true;
     g->answers++;
     check_staged(s, g);
 }
@@ -365,7 +255,7 @@ taken(struct sim_shadow *s, const troupe_record *r)
     const struct sim_job *job = s->sim->job;
     memset(s->taken_lags, 0, sizeof s->taken_lags);
     for (size_t i = 0; i < r->group_count; i++) {
-        struct group *g = group_at(s, r->groups[i].group);
+        struct shadow_group *g = sim_shadow_group(s, r->groups[i].group);
         if (g == NULL) {
             return;
         }
@@ -388,10 +278,10 @@ static void
 committed(struct sim_shadow *s, const troupe_record *r)
 {
     for (size_t i = 0; i < r->group_count; i++) {
-        struct group *g = group_at(s, r->groups[i].group);
+        struct shadow_group *g = sim_shadow_group(s, r->groups[i].group);
         if (g != NULL) {
             g->state = GROUP_TRAINED;
-            g->ended_ns = now_ns(s);
+            g->ended_ns = sim_shadow_now_ns(s);
         }
     }
     s->step = r->step;
@@ -401,7 +291,7 @@ committed(struct sim_shadow *s, const troupe_record *r)
 }
 
 static void
-check_failed(struct sim_shadow *s, const troupe_record *r, const struct group *g)
+check_failed(struct sim_shadow *s, const troupe_record *r, const struct shadow_group *g)
 {
     const struct sim_job *job = s->sim->job;
     if (strncmp(r->reason, "after ", 6) == 0 && g->leases < job->lease_attempts) {
@@ -418,7 +308,7 @@ check_failed(struct sim_shadow *s, const troupe_record *r, const struct group *g
 static void
 ended(struct sim_shadow *s, const troupe_record *r)
 {
-    struct group *g = group_at(s, r->group);
+    struct shadow_group *g = sim_shadow_group(s, r->group);
     if (g == NULL) {
         return;
     }
@@ -427,7 +317,7 @@ ended(struct sim_shadow *s, const troupe_record *r)
                : r->kind == TROUPE_RECORD_STALE  ? GROUP_STALE
                                                  : GROUP_FAILED;
     g->epoch = r->epoch;
-    g->ended_ns = now_ns(s);
+    g->ended_ns = sim_shadow_now_ns(s);
     recount(s);
     if (g->by_machine && g->state == GROUP_FAILED) {
         check_failed(s, r, g);
@@ -449,9 +339,9 @@ snapshot(struct sim_shadow *s, const troupe_record *r)
     s->snapshot_count = 0;
     s->snapshot = tr_realloc(s->snapshot, s->count + 1, sizeof s->snapshot[0]);
     for (size_t i = 0; i < s->count; i++) {
-        const struct group *g = &s->groups[i];
+        const struct shadow_group *g = &s->groups[i];
         if (g->state == GROUP_OPEN || g->state == GROUP_TAKEN) {
-            s->snapshot[s->snapshot_count++] = (struct listed){i, g->item, g->attempt};
+            s->snapshot[s->snapshot_count++] = (struct shadow_listed){i, g->item, g->attempt};
         }
     }
 }
@@ -463,12 +353,14 @@ rolled_back(struct sim_shadow *s, const troupe_record *r)
 {
     s->epoch = r->epoch;
     s->step = r->step;
-    s->rolled_ns = now_ns(s);
+    s->rolled_ns = sim_shadow_now_ns(s);
+    s->base_version = r->next_version;
+    s->base_step = r->step;
     s->count = TR_MIN(s->count, (size_t)r->next_group);
     for (size_t i = 0; i < r->group_count; i++) {
-        struct group *g = group_at(s, r->groups[i].group);
+        struct shadow_group *g = sim_shadow_group(s, r->groups[i].group);
         if (g != NULL) {
-            *g = (struct group){
+            *g = (struct shadow_group){
                 .state = GROUP_OPEN, .item = g->item, .attempt = r->groups[i].attempt};
         }
     }
@@ -508,224 +400,16 @@ sim_shadow_record(struct sim_shadow *s, const troupe_record *r)
     case TROUPE_RECORD_ROLLED_BACK:
         rolled_back(s, r);
         break;
+    case TROUPE_RECORD_APPLIED:
+        if (r->source < SIM_SOURCES_MAX) {
+            s->applied[r->source] = r->version;
+        }
+        break;
     case TROUPE_RECORD_RUN:
     case TROUPE_RECORD_PUBLISHED:
-    case TROUPE_RECORD_APPLIED:
     case TROUPE_RECORD_DURABLE:
     case TROUPE_RECORD_RELEASED:
     case TROUPE_RECORD_ENDED:
         break;
-    }
-}
-
-/* --- what the fakes saw ----------------------------------------------------------------------- */
-
-void
-sim_shadow_reported(
-    struct sim_shadow *s, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt)
-{
-    struct member *m = member_at(s, group, member);
-    if (epoch == s->epoch && m != NULL && m->attempt == attempt) {
-        m->reported = true;
-    }
-}
-
-uint64_t
-sim_shadow_closed_ns(
-    struct sim_shadow *s, uint64_t epoch, uint64_t group, uint32_t member, uint32_t attempt)
-{
-    const struct group *g = group_at(s, group);
-    const struct member *m = member_at(s, group, member);
-    if (epoch < s->epoch || m == NULL) {
-        return s->rolled_ns;
-    }
-    if (g->state >= GROUP_TRAINED) {
-        return g->ended_ns;
-    }
-    return m->leased && m->attempt != attempt ? m->leased_ns : UINT64_MAX;
-}
-
-static struct asked *
-asked_at(struct sim_shadow *s, const struct sim_asked *what)
-{
-    struct member *m = member_at(s, what->group, what->member);
-    return what->epoch == s->epoch && m != NULL && m->attempt == what->attempt
-               ? &m->asked[what->stage]
-               : NULL;
-}
-
-static int
-worker_loop(const struct sim_job *job, uint32_t stage, uint32_t worker)
-{
-    return FIRST_SOURCE_LOOP + (int)(job->sources + stage * job->workers + worker);
-}
-
-struct search {
-    const struct sim_asked *what;
-    uint64_t since_ns; /* 0: the stream has given it up */
-    uint32_t worker;
-};
-
-static void
-find_wait(void *self, const troupe_stream_wait *wait)
-{
-    struct search *search = self;
-    if (wait->what[0] == 's' && wait->group == search->what->group &&
-        wait->member == search->what->member && wait->stage == search->what->stage) {
-        search->since_ns = wait->since_ns;
-        search->worker = wait->peer;
-    }
-}
-
-/* Another try needs a reason: the last one failed, its worker died, its time is over. What arrives
- * may have been on its way for long, so it is the stream that says when it sent the newest try. */
-static void
-check_asked(struct sim_shadow *s, const struct sim_asked *what, const struct asked *last,
-    const struct search *newest)
-{
-    const struct sim_job *job = s->sim->job;
-    int loop = worker_loop(job, what->stage, last->worker);
-    bool reason =
-        last->refused || tr_world_host(s->sim->world, loop) == NULL ||
-        tr_world_epoch(s->sim->world, loop) != last->life ||
-        s->sim->worker_born_ns[what->stage][last->worker] + news_ns(job) > last->sent_ns ||
-        newest->since_ns - last->sent_ns + ROUNDING_NS >= job->stage_ns;
-    if (!reason || job->flawless) {
-        sim_violation(s->sim, "done-twice",
-            "stage %u is asked again about member %u of group %" PRIu64 " %.3f s after the last "
-            "time, and nothing was wrong",
-            what->stage, what->member, what->group,
-            (double)(newest->since_ns - last->sent_ns) / 1e9);
-    }
-}
-
-void
-sim_shadow_asked(struct sim_shadow *s, const struct sim_asked *what)
-{
-    const struct sim_job *job = s->sim->job;
-    struct search newest = {.what = what};
-    struct asked *asked = asked_at(s, what);
-    if (asked == NULL) {
-        return;
-    }
-    if (++asked->times > job->stage_tries) {
-        sim_violation(s->sim, "stage-budget",
-            "stage %u is asked %u times about member %u of group %" PRIu64 ", it has %u",
-            what->stage, asked->times, what->member, what->group, job->stage_tries);
-    }
-    troupe_stream_waits(s->sim->stream, find_wait, &newest);
-    if (newest.since_ns == 0 || newest.since_ns == asked->sent_ns) {
-        return;
-    }
-    if (asked->sent_ns != 0) {
-        check_asked(s, what, asked, &newest);
-    }
-    *asked = (struct asked){.times = asked->times,
-        .worker = newest.worker,
-        .life = tr_world_epoch(s->sim->world, worker_loop(job, what->stage, newest.worker)),
-        .sent_ns = newest.since_ns};
-}
-
-void
-sim_shadow_refused(struct sim_shadow *s, const struct sim_asked *what)
-{
-    struct asked *asked = asked_at(s, what);
-    if (asked != NULL && asked->worker == what->worker) {
-        asked->refused = true;
-    }
-}
-
-void
-sim_shadow_told(struct sim_shadow *s, uint64_t epoch, uint64_t group)
-{
-    struct group *g = group_at(s, group);
-    if (epoch == s->epoch && g != NULL) {
-        g->told = true;
-    }
-}
-
-/* --- what the sink was answered --------------------------------------------------------------- */
-
-static void
-compare_ledger(struct sim_shadow *s, const troupe_ledger *l)
-{
-    const struct sim_job *job = s->sim->job;
-    bool same = l->epoch == s->epoch && l->step == s->step && l->step == s->snapshot_step &&
-                l->next_group == s->snapshot_groups && l->open_count == s->snapshot_count &&
-                l->groups_per_step == job->groups_per_step && l->group_size == job->group_size &&
-                l->rows == SIM_ROWS;
-    compare_counters(s, "the checkpoint's ledger", &l->counters, &s->snapshot_counters);
-    for (size_t i = 0; same && i < s->snapshot_count; i++) {
-        const struct listed *at = &s->snapshot[i];
-        same = l->open[i].group == at->group && l->open[i].item == at->item &&
-               l->open[i].attempt == at->attempt;
-    }
-    if (!same) {
-        sim_violation(s->sim, "ledger-told",
-            "the checkpoint's ledger of step %" PRIu64 " with %zu open groups is not what the "
-            "records say of step %" PRIu64 " with %zu",
-            l->step, l->open_count, s->snapshot_step, s->snapshot_count);
-    }
-}
-
-/* Each group has ended as the sink has said. */
-static void
-compare_verdicts(struct sim_shadow *s, const struct sim_committed *what)
-{
-    static const char *const names[] = {[GROUP_TRAINED] = "trained",
-        [GROUP_FILTERED] = "filtered",
-        [GROUP_STALE] = "stale",
-        [GROUP_FAILED] = "failed"};
-    for (uint32_t i = 0; i < what->batch_count; i++) {
-        const struct group *g = group_at(s, what->batch[i].group);
-        if (g == NULL || g->state < GROUP_TRAINED ||
-            strcmp(names[g->state], what->batch[i].verdict) != 0) {
-            sim_violation(s->sim, "verdict",
-                "group %" PRIu64 " was committed as %s, the records say otherwise",
-                what->batch[i].group, what->batch[i].verdict);
-        }
-    }
-}
-
-void
-sim_shadow_commit(struct sim_shadow *s, const struct sim_committed *what)
-{
-    if (s->step != what->step) {
-        sim_violation(s->sim, "ledger-told",
-            "the commit of step %" PRIu64 " was answered, the records end with step %" PRIu64,
-            what->step, s->step);
-        return;
-    }
-    compare_verdicts(s, what);
-    compare_counters(s, "the answer to a commit", &what->counters, &s->commit_counters);
-    if (memcmp(what->lags, s->commit_lags, sizeof s->commit_lags) != 0) {
-        sim_violation(s->sim, "lags-told",
-            "the answer to the commit of step %" PRIu64 " tells other lags than the records",
-            what->step);
-    }
-    troupe_ledger read = {0};
-    troupe_error err = {0};
-    if (what->ledger == NULL) {
-        return;
-    }
-    if (troupe_ledger_from_json(what->ledger, strlen(what->ledger), "ledger.json", &read, &err) !=
-        TROUPE_OK) {
-        sim_violation(s->sim, "ledger-told", "%s", err.text);
-        return;
-    }
-    compare_ledger(s, &read);
-    troupe_ledger_fini(&read);
-}
-
-void
-sim_shadow_finish(struct sim_shadow *s, bool opener, const troupe_counters *counters)
-{
-    compare_counters(s, "the answer to the end", counters, &s->counters);
-    for (size_t i = 0; opener && i < s->count; i++) {
-        const struct group *g = &s->groups[i];
-        if (g->by_machine && g->epoch == s->epoch && g->state > GROUP_TRAINED && !g->told) {
-            sim_violation(s->sim, "not-told",
-                "the sink was never told that group %zu had ended without it", i);
-        }
     }
 }

@@ -123,8 +123,9 @@ struct sim {
     tr_audit *audit;
     tr_buf record;
     tr_coordinator_hooks hooks;
-    const troupe_stream *stream; /* NULL before it is made */
-    bool overdue;                /* something was, and was told */
+    const troupe_stream *stream;          /* NULL before it is made */
+    bool overdue;                         /* something was, and was told */
+    uint64_t dead_ns[TR_WORLD_LOOPS_MAX]; /* since when a loop is dead; 0: it lives */
     struct sim_shadow *shadow;
     uint64_t violations;
     uint64_t told;
@@ -163,6 +164,9 @@ void sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger);
 /* The number that a sample earns, exactly. One group in four has the same for all members, and
  * one in four for all but the last. */
 double sim_reward(const struct sim *sim, uint64_t group, uint32_t member, uint32_t attempt);
+/* Where a role's replica lives. */
+int sim_source_loop(uint32_t source);
+int sim_worker_loop(const struct sim_job *job, uint32_t stage, uint32_t worker);
 /* No message is lost, late or out of turn, and nobody stands still; processes may die. */
 bool sim_is_reliable(const struct sim_job *job);
 
@@ -207,6 +211,8 @@ struct sim_asked {
     uint32_t worker;
 };
 
+/* The stream waits for this, between two events. */
+void sim_shadow_waits(struct sim_shadow *shadow, const troupe_stream_wait *wait);
 void sim_shadow_asked(struct sim_shadow *shadow, const struct sim_asked *what);
 /* The worker has answered with what is no answer. */
 void sim_shadow_refused(struct sim_shadow *shadow, const struct sim_asked *what);
