@@ -28,7 +28,7 @@ simulate() {
 }
 
 build() {
-    ninja -C "$work/build" -j2 troupe >"$work/log" 2>&1 || { tail -30 "$work/log"; return 1; }
+    ninja -C "$work/build" -j2 troupe >"$work/log" 2>&1 || { tail -30 "$work/log" >&2; return 1; }
 }
 
 # scenario, last seed: 0 when all is well. Else `first` is the seed and `name` what it said.
@@ -86,7 +86,7 @@ for patch in "$here"/*.patch; do
     [ -n "$wanted" ] || continue
     total=$((total + 1))
     if ! patch -d "$tree" -p1 -s -N <"$patch" >"$work/log" 2>&1 || ! build; then
-        cat "$work/log"
+        cat "$work/log" >&2
         broken=$((broken + 1))
         # shellcheck disable=SC2059
         printf "$row" "$title" "no build" - - - -
