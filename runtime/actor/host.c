@@ -214,6 +214,18 @@ tr_host_wake(tr_host *host)
     tr_loop_wake(&host->loop);
 }
 
+troupe_status
+tr_host_watch(tr_host *host, int fd, void (*ready)(void *self, int fd), void *self)
+{
+    return tr_loop_watch(&host->loop, fd, ready, self);
+}
+
+void
+tr_host_unwatch(tr_host *host, int fd)
+{
+    tr_loop_unwatch(&host->loop, fd);
+}
+
 void *
 tr_context(const troupe_ctx *ctx)
 {

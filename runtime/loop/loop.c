@@ -133,3 +133,20 @@ tr_loop_wake(struct tr_loop *loop)
 {
     loop->link->wake(loop->endpoint);
 }
+
+troupe_status
+tr_loop_watch(struct tr_loop *loop, int fd, void (*ready)(void *self, int fd), void *self)
+{
+    if (loop->link->watch == NULL) {
+        return TROUPE_UNSUPPORTED;
+    }
+    return loop->link->watch(loop->endpoint, fd, ready, self);
+}
+
+void
+tr_loop_unwatch(struct tr_loop *loop, int fd)
+{
+    if (loop->link->unwatch != NULL) {
+        loop->link->unwatch(loop->endpoint, fd);
+    }
+}

@@ -61,5 +61,9 @@ uint64_t tr_loop_step(struct tr_loop *loop, size_t budget);
 void tr_loop_wait(struct tr_loop *loop, uint64_t next_ns);
 /* Ends the wait. Any thread, while the loop is open. */
 void tr_loop_wake(struct tr_loop *loop);
+/* See ext/link.h; UNSUPPORTED in a link without descriptors. */
+troupe_status tr_loop_watch(
+    struct tr_loop *loop, int fd, void (*ready)(void *self, int fd), void *self);
+void tr_loop_unwatch(struct tr_loop *loop, int fd);
 
 #endif

@@ -113,6 +113,11 @@ uint64_t tr_host_step(tr_host *host, size_t budget);
 void tr_host_wait(tr_host *host, uint64_t next_ns);
 /* Any thread, while the host lives. */
 void tr_host_wake(tr_host *host);
+/* Calls `ready` from tr_host_step while `fd` can be read or is hung up, see ext/link.h.
+ * UNSUPPORTED: the host's link has no descriptors. */
+troupe_status tr_host_watch(
+    tr_host *host, int fd, void (*ready)(void *self, int fd), void *self) TROUPE_MUST_USE;
+void tr_host_unwatch(tr_host *host, int fd);
 
 /* The context that an actor was spawned with, its host, and the actor behind a ref (NULL when
  * gone). */

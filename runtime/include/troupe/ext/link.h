@@ -1,5 +1,5 @@
-/* The table through which loops reach each other. Implementations: in-process (runtime/link) and
- * simulated (runtime/sim); one conformance suite (tests/conform) runs on each.
+/* The table through which loops reach each other. Implementations: in-process and Unix sockets
+ * (runtime/link) and simulated (runtime/sim); one conformance suite (tests/conform) runs on each.
  *
  * What every link gives: messages from one endpoint to another arrive in order, whole, at most
  * once, or not at all; a closed peer is told to everybody who dialled it. A link whose `exact`
@@ -59,10 +59,32 @@ struct troupe_link {
     void (*close)(troupe_endpoint *at);
     /* Frees the link; all endpoints are closed. */
     void (*free)(troupe_link *link);
+    /* Calls `ready` from poll while `fd` can be read or is hung up; the wait ends then, too. The
+     * descriptor stays the caller's and is unwatched before it is closed; `ready` may unwatch any.
+     * EXISTS: it is watched already; INVALID: it cannot be (a plain file). Both are NULL in a link
+     * that cannot. */
+    troupe_status (*watch)(
+        troupe_endpoint *at, int fd, void (*ready)(void *self, int fd), void *self);
+    /* Nothing is called for `fd` any more; does nothing when it is not watched. */
+    void (*unwatch)(troupe_endpoint *at, int fd);
 };
 
 /* The in-process link: messages are passed as pointers. */
 troupe_link *troupe_link_local(void);
+
+typedef struct tr_unix_options {
+    const char *dir; /* of this run: mode 0700 and ours; sockets are DIR/s-NODE-LOOP */
+    uint16_t node;   /* of this process: endpoints are opened for its loops only */
+    /* A stranger or a broken peer was cut, and why. Any of the link's threads; may be NULL. */
+    void (*refused)(void *self, const char *why);
+    void *refused_self;
+} tr_unix_options;
+
+/* Unix sockets between the processes of one user on one machine; exact. Endpoints of one link
+ * object are of one process and hand each other messages as pointers. DENIED: the directory is not
+ * ours alone. */
+troupe_status troupe_link_unix(
+    const tr_unix_options *options, troupe_link **out, troupe_error *err) TROUPE_MUST_USE;
 
 #ifdef __cplusplus
 }
