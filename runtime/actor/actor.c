@@ -110,7 +110,9 @@ tr_host_spawn(tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_erro
     }
     troupe_ctx *ctx = new_actor(host, spawn, slot);
     if (spawn->type->init != NULL) {
+        tr_actor_note(ctx, TR_LIFE_INIT, 0);
         status = spawn->type->init(ctx, spawn->config == NULL ? "{}" : spawn->config, &why);
+        tr_actor_unnote(host);
     }
     if (status != TROUPE_OK) {
         char who[TR_WHO_MAX];
@@ -173,7 +175,9 @@ run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call
     call->state |= TR_MSG_RUNNING;
     call->name = method->name;
     ctx->host->stats.calls_run++;
+    tr_actor_note(ctx, TR_LIFE_METHOD, call->frame.method);
     method->run(ctx, call);
+    tr_actor_unnote(ctx->host);
     call->state &= (uint8_t)~TR_MSG_RUNNING;
     if ((call->state & TR_MSG_ANSWERED) != 0) {
         tr_msg_free(call);
@@ -205,7 +209,9 @@ run_answer(troupe_ctx *ctx, struct troupe_msg *answer)
 {
     ctx->host->stats.answers++;
     if (answer->on_answer != NULL) {
+        tr_actor_note(ctx, TR_LIFE_ANSWER, answer->frame.method);
         answer->on_answer(ctx, answer, answer->user);
+        tr_actor_unnote(ctx->host);
     }
     if ((answer->state & TR_MSG_HELD) == 0) {
         tr_msg_free(answer);
@@ -219,12 +225,17 @@ tr_actor_hooks(troupe_ctx *ctx)
         ctx->start_due = false;
         ctx->started = true;
         if (ctx->type->start != NULL) {
+            tr_actor_note(ctx, TR_LIFE_START, 0);
             ctx->type->start(ctx);
+            tr_actor_unnote(ctx->host);
         }
     }
     if (ctx->stop_due && !ctx->ending) {
         ctx->stop_due = false;
-        if (ctx->type->stop == NULL || ctx->type->stop(ctx)) {
+        tr_actor_note(ctx, TR_LIFE_STOP, 0);
+        bool stopped = ctx->type->stop == NULL || ctx->type->stop(ctx);
+        tr_actor_unnote(ctx->host);
+        if (stopped) {
             troupe_stopped(ctx);
         }
     }
@@ -249,7 +260,9 @@ run_piece(troupe_ctx *ctx)
     if (!ctx->idle || !ctx->started) {
         return false;
     }
+    tr_actor_note(ctx, TR_LIFE_IDLE, 0);
     ctx->idle = ctx->type->idle(ctx);
+    tr_actor_unnote(ctx->host);
     return true;
 }
 

@@ -9,9 +9,29 @@ enum {
 };
 
 static void
+gone_waited(const struct tr_timer_job *job)
+{
+    uint64_t word = (uint64_t)(uintptr_t)job->user;
+    tr_address peer = {.node = (uint16_t)(word >> 48), .loop = (uint16_t)(word >> 32)};
+    tr_open_gone(job->self, peer, (uint32_t)word);
+}
+
+/* A link knows that a peer is gone before anybody can know why. Its callers are told by the
+ * directory, with the cause, as soon as the death is recorded; should that not come, they are told
+ * what the link knows. */
+static void
 peer_gone(void *self, tr_address peer, uint32_t epoch)
 {
-    tr_open_gone(self, peer, epoch);
+    _Static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a peer and its epoch fit a pointer");
+    tr_host *host = self;
+    uint64_t word = (uint64_t)peer.node << 48 | (uint64_t)peer.loop << 32 | epoch;
+    struct tr_timer_job job = {.run = gone_waited, .self = host, .user = (void *)(uintptr_t)word};
+    troupe_timer timer;
+    if (host->options.gone_wait_ns == 0 ||
+        tr_timers_add(&host->loop.timers, host->loop.now_ns,
+            host->loop.now_ns + host->options.gone_wait_ns, &job, &timer) != TROUPE_OK) {
+        tr_open_gone(host, peer, epoch);
+    }
 }
 
 static uint64_t

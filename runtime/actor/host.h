@@ -13,6 +13,7 @@
 #include "loop/mailbox.h"
 
 #include <troupe/ext/host.h>
+#include <troupe/ext/life.h>
 
 enum {
     TR_MAILBOX_DEFAULT = 1024,
@@ -120,6 +121,22 @@ struct tr_host {
     bool stepping;
     tr_host_stats stats;
 };
+
+/* --- the life page -------------------------------------------------------------------------- */
+
+/* Around each piece of an actor's code. */
+static inline void
+tr_actor_note(const troupe_ctx *ctx, tr_life_kind kind, uint32_t method)
+{
+    tr_life_note(
+        ctx->host->options.life, tr_life_what(kind, ctx->role, method), ctx->host->loop.now_ns);
+}
+
+static inline void
+tr_actor_unnote(const tr_host *host)
+{
+    tr_life_clear(host->options.life);
+}
 
 /* --- names (names.c) ------------------------------------------------------------------------ */
 

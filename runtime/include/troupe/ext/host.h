@@ -14,6 +14,7 @@ extern "C" {
 #endif
 
 struct troupe_store;
+struct tr_life_loop;
 
 /* --- the directory -------------------------------------------------------------------------- */
 
@@ -64,7 +65,11 @@ typedef struct tr_host_options {
     uint32_t epoch;     /* 1 to 65535; which life of the loop at this address */
     size_t bytes_max;   /* of the inbox; 0 is the link's default */
     uint32_t calls_max; /* that may be open at once; 0: 65535, which is the most */
-    bool fresh_clock;   /* read the clock after every piece of work, not once a round */
+    /* How long a call to a loop that is gone waits for the directory to tell why, before it ends
+     * with what the link knows. 0: not at all. */
+    uint64_t gone_wait_ns;
+    struct tr_life_loop *life; /* where this loop notes what it does (ext/life.h); may be NULL */
+    bool fresh_clock;          /* read the clock after every piece of work, not once a round */
     /* Tells that the directory has changed, so that the host is stepped soon; any thread, under the
      * directory's lock. NULL: the link's wake. */
     void (*changed)(void *self);
