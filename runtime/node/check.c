@@ -9,7 +9,10 @@
 #include <string.h>
 
 enum {
-    CONFIG_BYTES_MAX = 1 << 20
+    CONFIG_BYTES_MAX = 1 << 20,
+    RESTARTS_MAX = 1 << 16,
+    WINDOW_S_MAX = 1000000,
+    BACKOFF_MS_MAX = 10000
 };
 
 static troupe_status
@@ -116,9 +119,17 @@ check_numbers(const troupe_role *role, troupe_error *err)
             "role %s: %g devices; a part of a device is below 1, more than one are whole",
             role->name, spec->devices);
     }
-    if (spec->mailbox < 0 || spec->restarts < 0) {
+    if (spec->mailbox < 0 || spec->restarts < -1 || spec->restarts > RESTARTS_MAX) {
         return troupe_fail(err, TROUPE_BAD_INPUT,
-            "role %s: mailbox and restarts are numbers from 0 on", role->name);
+            "role %s: mailbox is a number from 0 on, restarts from 0 to %d (-1: no limit)",
+            role->name, RESTARTS_MAX);
+    }
+    if (!(spec->restart_window_s > 0 && spec->restart_window_s <= WINDOW_S_MAX) ||
+        spec->backoff_ms < 1 || spec->backoff_ms > BACKOFF_MS_MAX) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "role %s: restart_window_s is a number of seconds above 0 and up to %d, backoff_ms one "
+            "of milliseconds from 1 to %d",
+            role->name, WINDOW_S_MAX, BACKOFF_MS_MAX);
     }
     return TROUPE_OK;
 }
@@ -136,6 +147,7 @@ check_role(const troupe_graph *graph, int index, troupe_error *err)
     }
     status = status == TROUPE_OK ? check_class(role, err) : status;
     status = status == TROUPE_OK ? check_numbers(role, err) : status;
+    status = status == TROUPE_OK ? check_name("place", role->spec.place, err) : status;
     return status == TROUPE_OK ? check_object("role", role->name, role->spec.config, err) : status;
 }
 

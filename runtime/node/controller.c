@@ -254,8 +254,8 @@ ended(troupe_ctx *ctx, troupe_call *call)
     tr_buf line = {0};
     tr_buf_printf(&line, "%s[%u] ended: %s", tr_directory_name(run->directory, (uint16_t)role),
         (unsigned)replica, text);
-    if (run->roles[role].restarts_left > 0) {
-        run->roles[role].restarts_left--;
+    if (run->roles[role].restarts_left != 0) {
+        run->roles[role].restarts_left -= run->roles[role].restarts_left > 0 ? 1 : 0;
         troupe_log(ctx, "%s; it is made again, %d restarts left", line.data,
             run->roles[role].restarts_left);
         spawn(ctx, index);

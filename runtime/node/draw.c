@@ -25,6 +25,11 @@ draw_role(tr_buf *out, const troupe_role *role, int width)
     }
     if (spec->restarts > 0) {
         tr_buf_printf(out, ", restarts %d", spec->restarts);
+    } else if (spec->restarts < 0) {
+        tr_buf_puts(out, ", restarts without limit");
+    }
+    if (strcmp(spec->place, TR_PLACE_OWN) != 0) {
+        tr_buf_printf(out, ", in place %s", spec->place);
     }
     if (spec->type != NULL && spec->type->own_loop) {
         tr_buf_puts(out, ", own thread");

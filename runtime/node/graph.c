@@ -25,6 +25,7 @@ troupe_graph_free(troupe_graph *graph)
         tr_free(role->name);
         tr_free((void *)(uintptr_t)role->spec.config);
         tr_free((void *)(uintptr_t)role->spec.labels);
+        tr_free((void *)(uintptr_t)role->spec.place);
         tr_free(role);
     }
     for (int i = 0; i < graph->stream_count; i++) {
@@ -37,6 +38,7 @@ troupe_graph_free(troupe_graph *graph)
     for (int i = 0; i < graph->weights_count; i++) {
         tr_free(graph->weights[i].name);
     }
+    tr_free(graph->name);
     tr_free(graph);
 }
 
@@ -50,6 +52,13 @@ void
 troupe_graph_store(troupe_graph *graph, uint64_t bytes)
 {
     graph->store_bytes = bytes;
+}
+
+void
+troupe_graph_name(troupe_graph *graph, const char *name)
+{
+    tr_free(graph->name);
+    graph->name = name == NULL || name[0] == '\0' ? NULL : tr_strdup(name);
 }
 
 troupe_status
@@ -113,6 +122,9 @@ troupe_role_add_with(troupe_graph *graph, const char *name, const troupe_role_sp
     role->spec.replicas = spec.replicas == 0 ? 1 : spec.replicas;
     role->spec.config = copy(spec.config, "{}");
     role->spec.labels = copy(spec.labels, "");
+    role->spec.place = copy(spec.place, TR_PLACE_OWN);
+    role->spec.restart_window_s = spec.restart_window_s == 0 ? 60 : spec.restart_window_s;
+    role->spec.backoff_ms = spec.backoff_ms == 0 ? 100 : spec.backoff_ms;
     graph->roles[graph->role_count++] = role;
     return role;
 }

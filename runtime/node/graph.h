@@ -14,7 +14,7 @@ enum {
 struct troupe_role {
     const troupe_graph *graph;
     char *name;
-    troupe_role_spec spec; /* config and labels are copies; replicas is at least 1 */
+    troupe_role_spec spec; /* texts are copies; defaults are filled in */
 };
 
 struct tr_stream {
@@ -31,6 +31,7 @@ struct tr_weights {
 struct troupe_graph {
     bool drawing;         /* it will be shown, not run */
     uint64_t store_bytes; /* 0: not given */
+    char *name;           /* NULL: not given */
     troupe_error error;   /* the first mistake; status OK when there is none */
     troupe_role *roles[TROUPE_ROLES_MAX];
     int role_count;
@@ -43,6 +44,9 @@ struct troupe_graph {
 /* Names that the runtime itself uses in the directory. */
 #define TR_ROLE_NODE "node"
 #define TR_ROLE_LOOP "loop"
+
+/* The place of a role whose replicas have a process each. */
+#define TR_PLACE_OWN "own"
 
 /* The index of a role in its graph. */
 int tr_graph_index(const troupe_graph *graph, const troupe_role *role);

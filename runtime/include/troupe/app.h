@@ -23,6 +23,7 @@ typedef struct troupe_app {
     uint64_t store_bytes;               /* budget of the object store; 0: 4 GiB */
     int pool_loops;    /* threads for pooled actors; 0: one per processor, at most 8 */
     uint64_t grace_ns; /* for the stop hooks; 0: 30 s */
+    bool colocate;     /* all actors in this one process, as with --colocate */
 } troupe_app;
 
 /* Runs a program: builds and checks the graph, prints it when --graph or --graph=dot is given,

@@ -33,6 +33,9 @@ bool troupe_graph_is_drawn(const troupe_graph *graph);
 
 /* Budget of the object store in bytes; 0: what troupe_app says. */
 void troupe_graph_store(troupe_graph *graph, uint64_t bytes);
+/* What people call this run besides its folder's name: its output directory, say. `troupe stop`
+ * and `troupe status` find it by either. Copied; NULL or "": none. */
+void troupe_graph_name(troupe_graph *graph, const char *name);
 
 /* --- roles ---------------------------------------------------------------------------------- */
 
@@ -44,10 +47,18 @@ typedef struct troupe_role_spec {
     const char *config; /* JSON object given to each replica's init; default "{}" */
     double devices;     /* of each replica; a part below 1 shares a device */
     int cpus;           /* of each replica */
-    uint64_t memory;    /* bytes of each replica */
+    uint64_t memory;    /* bytes of each replica; its process is killed, and named, above it */
     const char *labels; /* "k=v,k=v": where it may run */
     int mailbox;        /* messages that a replica lets wait; default 1024 */
-    int restarts;       /* times that the role may lose a replica and get a new one; default 0 */
+    /* Replicas that the role may lose and get anew within restart_window_s; -1: any number;
+     * default 0: the first death ends the run. */
+    int restarts;
+    double restart_window_s; /* default 60 */
+    int backoff_ms;          /* pause before a replica is made anew; doubles with each of its deaths
+                              * up to 10 s, until it has lived for a window; default 100 */
+    /* The process of a replica: NULL or "own" (default), one for each; another name: replica i
+     * shares one with replica i of every role of the same place. Without effect when colocated. */
+    const char *place;
 } troupe_role_spec;
 
 /* Declares a role. Mistakes are kept in the graph and told by troupe_graph_check, so the result
