@@ -21,6 +21,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* The longest JSON text of messages that is read: 64 MiB. */
 #define TROUPE_CHAT_JSON_MAX ((size_t)64 << 20)
@@ -71,4 +72,5 @@ size_t troupe_chat_stop_ids(const troupe_chat *chat, int32_t ids[2]);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -16,6 +16,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_dataset troupe_dataset;
 
@@ -62,4 +63,5 @@ const char *troupe_dataset_first_skipped(const troupe_dataset *dataset);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

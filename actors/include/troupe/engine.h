@@ -20,6 +20,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_engine troupe_engine;
 
@@ -138,4 +139,5 @@ void troupe_engine_get_stats(const troupe_engine *engine, troupe_engine_stats *s
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

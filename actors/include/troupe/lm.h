@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* --- the shape --- */
 
@@ -107,4 +108,5 @@ troupe_status troupe_lm_score(troupe_lm_scorer *scorer, const troupe_lm_weights 
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef enum troupe_dtype {
     TROUPE_F32 = 0,
@@ -184,4 +185,5 @@ troupe_status troupe_checkpoint_read_optimizer(const char *dir, const troupe_lm_
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

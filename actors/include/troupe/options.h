@@ -16,6 +16,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef enum troupe_option_kind {
     TROUPE_OPTION_FLAG,     /* --name, --name=yes|no */
@@ -86,4 +87,5 @@ troupe_status troupe_options_default(troupe_options *options, const char *name, 
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -23,6 +23,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Borrowed for the call. `text` may hold any bytes; the other strings are UTF-8. */
 typedef struct troupe_reward_input {
@@ -104,4 +105,5 @@ uint64_t troupe_reward_restarts(const troupe_reward *reward);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -25,6 +25,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* --- what to compute ------------------------------------------------------------------------- */
 
@@ -308,4 +309,5 @@ double troupe_rl_kl_estimate(troupe_rl_kl kind, double lp, double lp_ref);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

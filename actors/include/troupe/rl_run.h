@@ -10,6 +10,7 @@ struct json_t;
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Opens everything that `config` (the roles' JSON object, see roles.h) names and looks at all of
  * it: model, tokenizer, chat template, every prompt against the context, the reward, algorithm and
@@ -30,4 +31,5 @@ troupe_status troupe_rl_run_read(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

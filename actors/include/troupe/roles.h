@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Samples groups: the source of a stream, and a receiver of weights. */
 extern const troupe_class troupe_lm_rollout;
@@ -65,4 +66,5 @@ int troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_stop_options {
     size_t size; /* sizeof(troupe_stop_options) */
@@ -54,4 +55,5 @@ const char *troupe_stopper_text(const troupe_stopper *stopper, size_t *size, siz
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

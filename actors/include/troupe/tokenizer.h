@@ -22,6 +22,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_tokenizer troupe_tokenizer;
 
@@ -129,4 +130,5 @@ void troupe_decoder_finish(troupe_decoder *decoder, tr_buf *text);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

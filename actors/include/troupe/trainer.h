@@ -20,6 +20,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_trainer troupe_trainer;
 
@@ -124,4 +125,5 @@ troupe_status troupe_trainer_progress_parse(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -30,6 +30,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_device troupe_device;
 typedef struct troupe_ops troupe_ops;
@@ -230,4 +231,5 @@ struct troupe_ops {
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

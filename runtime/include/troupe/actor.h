@@ -21,6 +21,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_ctx troupe_ctx; /* the actor whose code is running */
 
@@ -271,4 +272,5 @@ troupe_status troupe_wait(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

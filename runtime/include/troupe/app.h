@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_app {
     const char *name; /* for messages; default: the program's file name */
@@ -61,4 +62,5 @@ troupe_status troupe_run(const troupe_graph *graph, const troupe_run_options *op
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -9,6 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_graph troupe_graph;
 typedef struct troupe_role troupe_role;
@@ -140,4 +141,5 @@ char *troupe_graph_dot(const troupe_graph *graph);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_store troupe_store;
 
@@ -121,4 +122,5 @@ bool troupe_arg_tensor(troupe_call *call, int index, troupe_tensor *tensor);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

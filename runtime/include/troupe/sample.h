@@ -9,6 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TROUPE_SAMPLE_TENSORS_MAX = 32,
@@ -72,4 +73,5 @@ troupe_status troupe_sample_verify(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

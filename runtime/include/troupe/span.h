@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Units from `unit` on (tokens of a response, denoising steps) up to the next span's first unit, or
  * to the end of the sample, were sampled by `version`. A list of spans is run-length encoded: the
@@ -19,4 +20,5 @@ typedef struct troupe_span {
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

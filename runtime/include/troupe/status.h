@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* X(name, value, text) */
 #define TROUPE_STATUS_LIST(X)                              \
@@ -73,4 +74,5 @@ troupe_status troupe_fail(troupe_error *err, troupe_status status, const char *f
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

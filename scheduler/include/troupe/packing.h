@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Items by bin: bin b holds items[starts[b]] .. items[starts[b + 1] - 1], ascending. Every item is
  * in exactly one bin. Owns its arrays; a zeroed one is empty and may be given to fini. */
@@ -47,4 +48,5 @@ int64_t troupe_pack_cost(int32_t length, int32_t linear, int32_t quadratic);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* --- assertions ------------------------------------------------------------------------------ */
 
@@ -117,4 +118,5 @@ const char *tr_nearest(const char *word, const char *const *names, size_t count)
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* A switch that any thread may throw: every ask in progress, and every later one, is then
  * cancelled. Shared by the children of one owner; outlives them. */
@@ -69,4 +70,5 @@ int tr_child_pid(const tr_child *child);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

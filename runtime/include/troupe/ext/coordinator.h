@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 struct troupe_stream;
 
@@ -22,4 +23,5 @@ typedef struct tr_coordinator_hooks {
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

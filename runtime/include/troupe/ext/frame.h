@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* A loop's address. */
 typedef struct tr_address {
@@ -127,4 +128,5 @@ troupe_status tr_msg_parse(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

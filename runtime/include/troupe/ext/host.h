@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 struct troupe_store;
 struct tr_life_loop;
@@ -170,4 +171,5 @@ void tr_host_get_stats(const tr_host *host, tr_host_stats *stats);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define TROUPE_JOURNAL_FORMAT     1
 #define TROUPE_JOURNAL_RECORD_MAX (64u << 20) /* bytes of one record's body */
@@ -146,4 +147,5 @@ void troupe_record_encode(const troupe_record *record, uint64_t realtime_ns, str
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define TROUPE_MAX_LAG_NONE   (-1)
 #define TROUPE_GROUP_SIZE_MAX 64 /* members of a group are a set of bits */
@@ -141,4 +142,5 @@ void troupe_ledger_fini(troupe_ledger *ledger);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

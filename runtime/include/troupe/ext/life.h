@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TR_LIFE_LOOPS = 32, /* of a process; those beyond are not noted */
@@ -98,4 +99,5 @@ tr_life_read(const tr_life_loop *loop)
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_link troupe_link;
 typedef struct troupe_endpoint troupe_endpoint;
@@ -89,4 +90,5 @@ troupe_status troupe_link_unix(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct tr_logfile tr_logfile;
 
@@ -30,4 +31,5 @@ void tr_logfile_close(tr_logfile *log);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Which module `address` lies in: its absolute path ("" for the main image) and the offset from its
  * base. False for heap, stack and everything else that belongs to no file, and when the path does
@@ -23,4 +24,5 @@ const void *tr_module_address(const char *path, uint64_t offset);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

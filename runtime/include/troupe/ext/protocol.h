@@ -87,8 +87,17 @@
 #define TROUPE_METHOD_FINISH  "finish"
 #define TROUPE_METHOD_STATUS  "status"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 /* The coordinator's class, for troupe_stream_class and for the simulator. */
 struct troupe_stream_class;
 const struct troupe_stream_class *troupe_coordinator(void);
 
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
 #endif

@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TR_RUN_NAME_MAX = 40,
@@ -63,4 +64,5 @@ TROUPE_MUST_USE troupe_status tr_run_folder_remove(const char *name, troupe_erro
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

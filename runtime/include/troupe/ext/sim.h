@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TR_WORLD_LOOPS_MAX = 256
@@ -104,4 +105,5 @@ troupe_link *tr_world_link(tr_world *world);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

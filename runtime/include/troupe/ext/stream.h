@@ -21,6 +21,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define TROUPE_STREAM_STAGES_MAX 8
 #define TROUPE_STREAM_PEERS_MAX  4096 /* sources, and workers of one stage */
@@ -319,4 +320,5 @@ void troupe_stream_objects(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct troupe_sys troupe_sys;
 
@@ -37,4 +38,5 @@ void troupe_sleep_ns(uint64_t ns);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

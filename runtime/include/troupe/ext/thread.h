@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* The machine's processors that this process may use, at least 1. */
 int tr_cpu_count(void);
@@ -78,4 +79,5 @@ void tr_wake_signal(tr_wake *wake);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

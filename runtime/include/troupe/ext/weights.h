@@ -11,6 +11,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define TROUPE_WEIGHTS_RECEIVERS_MAX 1024
 #define TROUPE_WEIGHTS_LIVE_MAX      16 /* versions whose objects are still held */
@@ -90,4 +91,5 @@ void troupe_weights_objects(
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

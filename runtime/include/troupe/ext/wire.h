@@ -12,6 +12,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TR_WIRE_DEPTH_MAX = 8
@@ -87,4 +88,5 @@ bool tr_read_skip(tr_reader *reader);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif

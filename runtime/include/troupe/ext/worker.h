@@ -23,6 +23,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TR_WORKER_FDS = 3,         /* at most: pidfd, stdout, stderr */
@@ -150,4 +151,5 @@ void tr_worker_limits_text(char *out, size_t size);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif
