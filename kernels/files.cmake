@@ -41,3 +41,8 @@ troupe_library(troupe_kernels
     cpu/plain/table.c
   LIBS troupe_runtime m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)
+
+# The object files above are no objects of troupe_kernels itself to CMake: libtroupe takes them from here.
+set(objects ${TROUPE_CPU_PATHS})
+list(FILTER objects INCLUDE REGEX TARGET_OBJECTS)
+set(TROUPE_KERNEL_OBJECTS ${objects} PARENT_SCOPE)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What libtroupe exports: the committed list, what the headers declare, and what the files hold.
 
-The list is actors/library/libtroupe.map, which is also the linker's version script. It is refreshed,
-after a change to a public header, by
+The list is actors/library/libtroupe.map, which is also the linker's version script. After a change to a
+public header
     tests/library/symbols.py --write
-so that each new export shows in a diff.
+refreshes it, and gives a new header the two lines that make its declarations visible, so that each new
+export shows in a diff.
 
 symbols.py --check SHARED STATIC [INCLUDE]   each difference on a line of its own; exit 1 when there is one
 symbols.py --self-test
@@ -18,6 +19,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MAP = os.path.join(ROOT, "actors/library/libtroupe.map")
 TOPS = ("runtime", "kernels", "scheduler", "actors")
 REFRESH = "run tests/library/symbols.py --write and look at the diff"
+OPEN = '#ifdef __cplusplus\nextern "C" {\n#endif\n'
+CLOSE = "#ifdef __cplusplus\n}\n#endif\n#endif\n"
+PUSH, POP = "#pragma GCC visibility push(default)\n", "#pragma GCC visibility pop\n"
 HEAD = """# What libtroupe exports: all that its public headers declare, and nothing else. The linker reads this
 # file. After a change to a header: tests/library/symbols.py --write
 TROUPE_0 {
@@ -117,19 +121,28 @@ def check_shared(shared):
 def check(shared, static, folders):
     wanted, exported, names = declared(folders), set(nm(shared, "-D", "--defined-only")), listed()
     inside = set(nm(static, "-g", "--defined-only"))
-    for name in sorted(set(wanted) - inside):
-        yield f"{wanted[name]} declares {name}, which no file of the library defines"
     for name in sorted((set(wanted) & inside & names) - exported):
-        yield f"{wanted[name]} declares {name}, which is not exported: the header lacks its visibility lines"
+        yield f"{wanted[name]} declares {name}, which is not exported; {REFRESH}"
     for name in sorted(set(wanted) - names):
         yield f"{wanted[name]} declares {name}, which is not in libtroupe.map: {REFRESH}"
     for name in sorted(names - set(wanted)):
         yield f"libtroupe.map lists {name}, which no public header declares: {REFRESH}"
+    for name in sorted(set(wanted) - inside):
+        print(f"note: {wanted[name]} declares {name}, which no file of the library defines")
     for name in sorted(exported - names):
         yield f"{shared} exports {name}, which is not in libtroupe.map"
     for name in sorted(name for name in inside if not re.match(r"(tr|troupe)_", name)):
         yield f"{static} defines {name}: a symbol begins with troupe_ (public) or tr_ (internal)"
     yield from check_shared(shared)
+
+
+def make_visible(text):
+    """A header's text with the lines that make its declarations visible; None when it has no place for them."""
+    if PUSH in text:
+        return text
+    if OPEN not in text or not text.endswith(CLOSE):
+        return None
+    return text.replace(OPEN, OPEN + PUSH, 1)[: -len("#endif\n")] + POP + "#endif\n"
 
 
 def source_folders():
@@ -160,6 +173,11 @@ void tr_after(void);
 }
 """
     expected = ["troupe_b", "troupe_f", "tr_stop", "troupe_object", "troupe_g", "tr_after"]
+    header = f"#ifndef A\n#define A\n\n{OPEN}\nint troupe_a;\n\n{CLOSE}"
+    visible = make_visible(header)
+    if make_visible(visible) != visible or visible.count(PUSH) != 1 or not visible.endswith(POP + "#endif\n"):
+        print(f"self-test: made visible as {visible}")
+        return 1
     found = list(declared_in(text))
     if found != expected:
         print(f"self-test: found {found}, expected {expected}")
@@ -172,6 +190,17 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     if sys.argv[1:] == ["--write"]:
+        for path in (os.path.join(folder, name) for folder in source_folders() for name in headers(folder)):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            visible = make_visible(text)
+            if visible is None and list(declared_in(text)):
+                print(f"{path}: does not open and close with the lines of extern \"C\" as the others do")
+                return 1
+            if visible not in (None, text):
+                print(f"{path}: made visible")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(visible)
         names = sorted(declared(source_folders()))
         with open(MAP, "w", encoding="utf-8") as file:
             file.write(HEAD + "".join(f"    {name};\n" for name in names) + TAIL)
