@@ -1,10 +1,10 @@
 /* A stream of something else than training: a source, a stage, a sink.
  *
- * The program looks for the lowest point of a function by the cross-entropy method. The guesser (the
- * source) draws points around a centre, the meter (a stage, two of them) measures each, the chooser
- * (the sink) takes batches of whole groups, moves the centre to the best half and publishes it as
- * the next version. The stream between them leases, retries, bounds the staleness (max_lag) and
- * keeps a ledger in which every group ends exactly once. What they say to each other is in
+ * The program looks for the lowest point of a function by the cross-entropy method. The guesser
+ * (the source) draws points around a centre, the meter (a stage, two of them) measures each, the
+ * chooser (the sink) takes batches of whole groups, moves the centre to the best half and publishes
+ * it as the next version. The stream between them leases, retries, bounds the staleness (max_lag)
+ * and keeps a ledger in which every group ends exactly once. What they say to each other is in
  * <troupe/ext/protocol.h>.
  *
  *   ./pipeline            ./pipeline --graph */
