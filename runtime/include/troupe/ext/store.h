@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 enum {
     TR_STORE_SLOTS = 256,
@@ -99,4 +100,5 @@ const char *tr_store_refusal(const troupe_store *store);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 #endif
