@@ -6,5 +6,5 @@ troupe_library(troupe_stream
     stream/epoch.c stream/weights.c
     stream/record.c stream/journal.c stream/journal_scan.c
     stream/coordinator.c stream/coordinator_config.c stream/coordinator_source.c
-    stream/coordinator_stage.c stream/coordinator_sink.c stream/coordinator_status.c
+    stream/coordinator_stage.c stream/coordinator_open.c stream/coordinator_sink.c stream/coordinator_status.c
   LIBS troupe_runtime PkgConfig::JANSSON)

@@ -103,6 +103,8 @@ judge(tr_audit *a, const struct audit_record *r)
         [AUDIT_ROLLED_BACK] = audit_rolled_back,
         [AUDIT_SNAPSHOT] = audit_snapshot_record,
         [AUDIT_ENDED] = audit_ended_record,
+        [AUDIT_MIRRORED] = audit_mirrored,
+        [AUDIT_REOPENED] = audit_reopened,
     };
     if (!a->has_run && r->kind != AUDIT_RUN) {
         audit_report(a, "record-malformed", AUDIT_NONE, AUDIT_NONE,

@@ -171,6 +171,70 @@ audit_rolled_back(tr_audit *a, const struct audit_record *r)
     }
 }
 
+/* --- a new sink without a rollback ------------------------------------------------------------ */
+
+void
+audit_mirrored(tr_audit *a, const struct audit_record *r)
+{
+    struct audit_step *s = audit_step_at(a, r->step);
+    if (r->epoch != a->epoch || r->step != a->step || s == NULL || !s->committed || s->mirrored) {
+        audit_report(a, "mirror-mismatch", AUDIT_NONE, S(r->step),
+            "a mirror of epoch %" PRIu64 ", step %" PRIu64 " where the run was at epoch %" PRIu64
+            ", step %" PRIu64,
+            r->epoch, r->step, a->epoch, a->step);
+        return;
+    }
+    s->mirrored = true;
+    s->mirror_digest = r->digest;
+}
+
+/* What the state of the committed step can have come from, by the records. */
+static bool
+has_origin(tr_audit *a, const struct audit_record *r)
+{
+    const struct audit_step *s = audit_step_at(a, a->step);
+    if (strcmp(r->reason, "mirror") == 0) {
+        return s != NULL && s->mirrored && s->mirror_digest == r->digest;
+    }
+    if (strcmp(r->reason, "checkpoint") == 0) {
+        return a->step > 0 && a->durable == a->step;
+    }
+    return strcmp(r->reason, "model") == 0 && a->step == 0;
+}
+
+/* The policy died and another one goes on in the same epoch: nothing is void, the batch of the
+ * step under way stays out, the version of the committed step is still to come or has come. */
+void
+audit_reopened(tr_audit *a, const struct audit_record *r)
+{
+    if (r->epoch != a->epoch || r->step != a->step) {
+        audit_report(a, "reopen-mismatch", AUDIT_NONE, S(r->step),
+            "reopened at epoch %" PRIu64 ", step %" PRIu64 ", the run was at epoch %" PRIu64
+            ", step %" PRIu64,
+            r->epoch, r->step, a->epoch, a->step);
+        return;
+    }
+    if (!has_origin(a, r)) {
+        audit_report(a, "reopen-mismatch", AUDIT_NONE, S(r->step),
+            "reopened from a %s with digest %016" PRIx64 ", of which there is no record", r->reason,
+            r->digest);
+    }
+    if (r->version != a->next_version) {
+        audit_report(a, "version-order", AUDIT_NONE, S(r->step),
+            "reopened with version %" PRIu64 " as the next, due was version %" PRIu64, r->version,
+            a->next_version);
+    }
+    uint64_t taken = 0;
+    for (size_t i = 0; i < a->group_count; i++) {
+        taken += a->groups[i].state == GROUP_TAKEN ? 1 : 0;
+    }
+    if (r->kept != taken) {
+        audit_report(a, "reopen-mismatch", AUDIT_NONE, S(r->step),
+            "reopened with %" PRIu64 " groups of the step under way, %" PRIu64 " were taken",
+            r->kept, taken);
+    }
+}
+
 /* --- the end ---------------------------------------------------------------------------------- */
 
 void

@@ -39,6 +39,8 @@ enum audit_kind {
     AUDIT_ROLLED_BACK,
     AUDIT_SNAPSHOT,
     AUDIT_ENDED,
+    AUDIT_MIRRORED,
+    AUDIT_REOPENED,
     AUDIT_KINDS,
 };
 
@@ -59,7 +61,7 @@ struct audit_record {
     enum audit_kind kind;
     uint64_t time_ns;
     uint64_t epoch, group, item, step, version, next_version, next_group;
-    uint64_t members, units, held, digest, ids_digest;
+    uint64_t members, units, held, digest, ids_digest, bytes, kept;
     uint64_t source, member, attempt, stage;
     bool has_value, has_digest;
     double value;
@@ -131,8 +133,8 @@ struct audit_counters {
 };
 
 struct audit_step {
-    bool committed, published, durable;
-    uint64_t durable_digest;
+    bool committed, published, durable, mirrored;
+    uint64_t durable_digest, mirror_digest;
     uint64_t version;      /* taken with */
     uint64_t next_version; /* published after it */
     struct audit_counters counters;
@@ -224,6 +226,8 @@ struct audit_step *audit_step_at(tr_audit *a, uint64_t step); /* grows; NULL bey
 /* audit_epoch.c */
 void audit_snapshot_record(tr_audit *a, const struct audit_record *r);
 void audit_rolled_back(tr_audit *a, const struct audit_record *r);
+void audit_mirrored(tr_audit *a, const struct audit_record *r);
+void audit_reopened(tr_audit *a, const struct audit_record *r);
 void audit_ended_record(tr_audit *a, const struct audit_record *r);
 void audit_finish(tr_audit *a);
 const struct audit_snapshot *audit_find_snapshot(const tr_audit *a, uint64_t epoch, uint64_t step);

@@ -11,7 +11,7 @@
 
 static const char *const names[AUDIT_KINDS] = {"run", "dispatched", "leased", "sealed", "staged",
     "taken", "committed", "filtered", "stale", "failed", "published", "applied", "durable",
-    "released", "rolled_back", "snapshot", "ended"};
+    "released", "rolled_back", "snapshot", "ended", "mirrored", "reopened"};
 
 const char *
 audit_kind_name(enum audit_kind kind)
@@ -195,6 +195,11 @@ read_fields(tr_reader *in, struct audit_record *r)
         return WORDS(&r->epoch, &r->step, &r->next_group);
     case AUDIT_ENDED:
         return WORDS(&r->epoch, &r->step) && read_text(in, r->reason, AUDIT_REASON_MAX);
+    case AUDIT_MIRRORED:
+        return WORDS(&r->epoch, &r->step, &r->digest, &r->bytes);
+    case AUDIT_REOPENED:
+        return WORDS(&r->epoch, &r->step, &r->version) &&
+               read_text(in, r->reason, AUDIT_REASON_MAX) && WORDS(&r->digest, &r->kept);
     case AUDIT_KINDS:
         break;
     }
@@ -334,16 +339,24 @@ dump_step(json_t *o, const struct audit_record *r)
 {
     put_word(o, "step", r->step);
     if (r->kind == AUDIT_TAKEN || r->kind == AUDIT_COMMITTED || r->kind == AUDIT_PUBLISHED ||
-        r->kind == AUDIT_ROLLED_BACK) {
+        r->kind == AUDIT_ROLLED_BACK || r->kind == AUDIT_REOPENED) {
         put_word(o, "version", r->version);
     }
     if (r->kind == AUDIT_ROLLED_BACK) {
         put_word(o, "next_version", r->next_version);
     }
+    if (r->kind == AUDIT_REOPENED) {
+        put_text(o, "from", r->reason);
+        put_word(o, "kept", r->kept);
+    }
+    if (r->kind == AUDIT_MIRRORED) {
+        put_word(o, "bytes", r->bytes);
+    }
     if (r->kind == AUDIT_ROLLED_BACK || r->kind == AUDIT_SNAPSHOT) {
         put_word(o, "next_group", r->next_group);
     }
-    if (r->kind == AUDIT_PUBLISHED || r->kind == AUDIT_DURABLE) {
+    if (r->kind == AUDIT_PUBLISHED || r->kind == AUDIT_DURABLE || r->kind == AUDIT_MIRRORED ||
+        r->kind == AUDIT_REOPENED) {
         put_hex(o, "digest", r->digest);
     }
     if (r->kind == AUDIT_TAKEN || r->kind == AUDIT_COMMITTED || r->kind == AUDIT_ROLLED_BACK) {
@@ -400,6 +413,8 @@ dump_fields(json_t *o, const struct audit_record *r)
     case AUDIT_DURABLE:
     case AUDIT_ROLLED_BACK:
     case AUDIT_SNAPSHOT:
+    case AUDIT_MIRRORED:
+    case AUDIT_REOPENED:
         dump_step(o, r);
         break;
     case AUDIT_KINDS:

@@ -271,6 +271,9 @@ make_machines(struct tr_coordinator *c, troupe_error *err)
 {
     troupe_stream_options *o = &c->config.stream;
     troupe_status status = make_role(c->ctx, c->config.source, &c->source, err);
+    if (status == TROUPE_OK) {
+        status = make_role(c->ctx, c->config.sink, &c->sinks, err);
+    }
     o->sources = c->source.count;
     for (uint32_t i = 0; status == TROUPE_OK && i < o->stages; i++) {
         status = make_role(c->ctx, o->stage_names[i], &c->stages[i], err);
@@ -305,13 +308,13 @@ make_run_id(const struct tr_coordinator *c, char *text, size_t size)
 }
 
 static troupe_status
-read_ledger(struct tr_coordinator *c, troupe_ledger *ledger, troupe_error *err)
+read_ledger(const char *path, troupe_ledger *ledger, troupe_error *err)
 {
-    FILE *file = fopen(c->config.ledger, "rbe");
+    FILE *file = fopen(path, "rbe");
     if (file == NULL) {
         return troupe_fail(err, TROUPE_NOT_FOUND,
-            "%s: cannot open the checkpoint's ledger: %s; resume from another checkpoint",
-            c->config.ledger, strerror(errno));
+            "%s: cannot open the checkpoint's ledger: %s; resume from another checkpoint", path,
+            strerror(errno));
     }
     tr_buf text = {0};
     char piece[4096];
@@ -320,9 +323,43 @@ read_ledger(struct tr_coordinator *c, troupe_ledger *ledger, troupe_error *err)
         tr_buf_append(&text, piece, n);
     }
     (void)fclose(file);
-    troupe_status status =
-        troupe_ledger_from_json(text.data, text.size, c->config.ledger, ledger, err);
+    troupe_status status = troupe_ledger_from_json(text.data, text.size, path, ledger, err);
     tr_buf_fini(&text);
+    return status;
+}
+
+/* The ledger's path with the step in it. */
+static void
+ledger_path(const struct tr_coordinator *c, uint64_t step, tr_buf *path)
+{
+    static const char mark[] = "{step}";
+    const char *at = strstr(c->config.ledgers, mark);
+    TR_ASSERT(at != NULL); /* the config's reading has seen to it */
+    tr_buf_clear(path);
+    tr_buf_append(path, c->config.ledgers, (size_t)(at - c->config.ledgers));
+    tr_buf_printf(path, "%" PRIu64 "%s", step, at + sizeof mark - 1);
+}
+
+/* A later life of the node: the journal says which steps are durable, the newest of them whose
+ * ledger can be read is gone back to. Never to the beginning because of an unreadable one. */
+static troupe_status
+find_durable(struct tr_coordinator *c, const troupe_journal_tail *tail, troupe_error *err)
+{
+    tr_buf path = {0};
+    troupe_status status = TROUPE_OK;
+    for (size_t i = tail->durable_count; i > 0 && !c->has_durable; i--) {
+        ledger_path(c, tail->durable[i - 1], &path);
+        status = read_ledger(path.data, &c->durable, err);
+        if (status == TROUPE_OK && c->durable.step != tail->durable[i - 1]) {
+            troupe_ledger_fini(&c->durable);
+            status = troupe_fail(err, TROUPE_CORRUPT, "%s: is of another step", path.data);
+        }
+        c->has_durable = status == TROUPE_OK;
+        if (!c->has_durable) {
+            troupe_log(c->ctx, "%s", err->text);
+        }
+    }
+    tr_buf_fini(&path);
     return status;
 }
 
@@ -332,8 +369,10 @@ static troupe_status
 resume(struct tr_coordinator *c, const troupe_journal_tail *tail, troupe_error *err)
 {
     troupe_status status = TROUPE_OK;
-    if (c->config.ledger != NULL) {
-        status = read_ledger(c, &c->durable, err);
+    if (c->config.life > 1 && c->config.ledgers != NULL) {
+        status = find_durable(c, tail, err);
+    } else if (c->config.ledger != NULL) {
+        status = read_ledger(c->config.ledger, &c->durable, err);
         c->has_durable = status == TROUPE_OK;
     }
     if (status == TROUPE_OK) {
@@ -344,6 +383,7 @@ resume(struct tr_coordinator *c, const troupe_journal_tail *tail, troupe_error *
         status = troupe_weights_rollback(
             c->weights, troupe_now_ns(c->ctx), troupe_stream_next_version(c->stream));
         TR_ASSERT(status == TROUPE_OK);
+        c->commit_counters = troupe_stream_counters(c->stream);
     }
     if (tail->cut_bytes > 0) {
         troupe_log(c->ctx, "%s: cut %" PRIu64 " bytes of a record that was never finished",
@@ -375,12 +415,16 @@ open_journal(struct tr_coordinator *c, troupe_error *err)
         tr_coordinator_record(c, &(troupe_record){.kind = TROUPE_RECORD_RUN, .run = &run});
         return TROUPE_OK;
     }
-    if (!c->config.resume) {
+    troupe_status status = TROUPE_NOT_FOUND;
+    troupe_journal_tail tail;
+    if (c->config.resume || c->config.life > 1) {
+        status = troupe_journal_open(c->config.journal, &run, &c->journal, &tail, err);
+    }
+    /* An earlier life of the node may have ended before it had written anything. */
+    if (status == TROUPE_NOT_FOUND && !c->config.resume) {
         return troupe_journal_create(
             c->config.journal, &run, troupe_realtime_ns(c->ctx), &c->journal, err);
     }
-    troupe_journal_tail tail;
-    troupe_status status = troupe_journal_open(c->config.journal, &run, &c->journal, &tail, err);
     return status == TROUPE_OK ? resume(c, &tail, err) : status;
 }
 
@@ -388,6 +432,9 @@ static troupe_status
 watch_roles(struct tr_coordinator *c, troupe_error *err)
 {
     troupe_status status = troupe_watch(c->ctx, c->source.name, tr_source_watch, &c->source);
+    if (status == TROUPE_OK) {
+        status = troupe_watch(c->ctx, c->sinks.name, tr_sink_watch, &c->sinks);
+    }
     for (uint32_t i = 0; status == TROUPE_OK && i < c->config.stream.stages; i++) {
         status = troupe_watch(c->ctx, c->stages[i].name, tr_stage_watch, &c->stages[i]);
     }
@@ -446,7 +493,11 @@ coordinator_fini(troupe_ctx *ctx)
     (void)troupe_journal_close(c->journal, NULL);
     troupe_stream_free(c->stream);
     troupe_weights_free(c->weights);
+    tr_mirror_drop(c, &c->mirror);
     role_fini(&c->source);
+    role_fini(&c->sinks);
+    tr_free(c->sink_cause);
+    tr_free(c->end_reason);
     for (uint32_t i = 0; i < TROUPE_STREAM_STAGES_MAX; i++) {
         role_fini(&c->stages[i]);
     }

@@ -15,12 +15,21 @@
 #include <troupe/ext/weights.h>
 #include <troupe/object.h>
 
+/* The sink's state after a committed step, as an object of the store that is held here. */
+struct tr_mirror {
+    uint64_t object; /* 0: none */
+    uint64_t digest;
+    uint64_t bytes;
+};
+
 /* The stream's declaration, from the JSON config; text is owned. */
 struct tr_coordinator_config {
     char *source;
     char *sink;
     char *journal; /* NULL: none, records go to the hooks alone */
     char *ledger;  /* NULL: resume from step 0 */
+    char *ledgers; /* with "{step}" in it: where the ledger of a checkpoint is; may be NULL */
+    uint64_t life;
     bool resume;
     uint64_t worker_capacity;
     uint64_t update_ns;
@@ -84,6 +93,11 @@ struct tr_coordinator {
     uint64_t last_incarnation;
     bool sink_open;
     troupe_ref sink; /* the incarnation that opened the stream last */
+    struct tr_role sinks;
+    char *sink_cause;        /* why a sink went down last; NULL: none has */
+    struct tr_mirror mirror; /* of the committed step */
+    uint64_t restarts;       /* replicas of any role that came up again */
+    uint64_t opens;          /* incarnations that have opened the stream */
 
     troupe_call *take; /* deferred */
     troupe_call *finish;
@@ -91,9 +105,12 @@ struct tr_coordinator {
     uint64_t wasted; /* groups that ended without the sink since the last commit */
     bool finishing;
     bool ended;
+    char *end_reason; /* as the sink gave it */
+    int64_t end_code;
 
     /* The answer to the last commit, for when it is asked again, and the ledger in it. */
     uint64_t commit_step;
+    troupe_counters commit_counters;
     char *commit_json;
     troupe_ledger commit_ledger;
     uint64_t commit_lags[TROUPE_LAG_BUCKETS];
@@ -139,8 +156,24 @@ void tr_stage_watch(
     troupe_ctx *ctx, int replica, troupe_ref ref, bool up, const char *cause, void *user);
 void tr_stage_score(struct tr_coordinator *c, struct tr_note *note);
 
-/* coordinator_sink.c */
+/* coordinator_open.c */
+void tr_sink_watch(
+    troupe_ctx *ctx, int replica, troupe_ref ref, bool up, const char *cause, void *user);
 void tr_sink_open(troupe_ctx *ctx, troupe_call *call);
+/* True when the caller is the open sink and the journal works; otherwise the call is answered. */
+bool tr_sink_admit(struct tr_coordinator *c, troupe_call *call);
+/* True when a live replica of the sink's role speaks from there. */
+bool tr_sink_is_live(struct tr_coordinator *c, troupe_ref caller);
+void tr_sink_args_counters(troupe_args *args, const troupe_counters *counters);
+/* Counters, ledger and publish time of the last commit. */
+void tr_sink_args_commit(const struct tr_coordinator *c, troupe_args *args);
+/* The mirror in a commit, held from here on. False: the call is answered. */
+bool tr_mirror_read(struct tr_coordinator *c, troupe_call *call, struct tr_mirror *mirror);
+void tr_mirror_drop(struct tr_coordinator *c, struct tr_mirror *mirror);
+/* Takes `mirror` over (with no object: none) in place of the one before. */
+void tr_mirror_replace(struct tr_coordinator *c, const struct tr_mirror *mirror);
+
+/* coordinator_sink.c */
 void tr_sink_publish(troupe_ctx *ctx, troupe_call *call);
 void tr_sink_take(troupe_ctx *ctx, troupe_call *call);
 void tr_sink_commit(troupe_ctx *ctx, troupe_call *call);

@@ -202,6 +202,11 @@ get_program_part(struct reading *r, struct tr_coordinator_config *c)
     c->sink_ns = get_seconds(r, "sink_s", SINK_S);
     c->journal = copy_of(get_text(r, "journal", NULL));
     c->ledger = copy_of(get_text(r, "ledger", NULL));
+    c->ledgers = copy_of(get_text(r, "ledgers", NULL));
+    c->life = get_u64(r, "life", c->life, INT64_MAX);
+    if (c->ledgers != NULL && strstr(c->ledgers, "{step}") == NULL) {
+        refuse(r, "ledgers", "must have {step} where the step's number goes");
+    }
     c->resume = json_is_true(json_object_get(r->object, "resume")) || c->ledger != NULL;
     const char *filter = get_text(r, "filter", "none");
     c->filter_zero_variance = strcmp(filter, "zero-variance") == 0;
@@ -238,6 +243,7 @@ tr_coordinator_config_parse(
     get_order(&r, &config->stream);
     get_stages(&r, &config->stream);
     check_weights(&r, source, sink);
+    config->life = get_u64(&r, "life", 1, INT64_MAX);
     r.object = json_object_get(root, "config");
     get_program_part(&r, config);
     json_decref(root);
@@ -254,6 +260,7 @@ tr_coordinator_config_fini(struct tr_coordinator_config *config)
     tr_free(config->sink);
     tr_free(config->journal);
     tr_free(config->ledger);
+    tr_free(config->ledgers);
     for (uint32_t i = 0; i < config->stream.stages; i++) {
         /* Ours: the machine only borrows names. */
         union {

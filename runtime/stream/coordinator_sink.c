@@ -1,107 +1,11 @@
-/* The coordinator and its sink: open, publish, take, commit, durable, finish. Only the
- * incarnation that opened the stream last is heard; a new one that opens it means that the old
- * one is dead, and the stream goes back to the newest durable ledger. */
+/* The coordinator and its sink: publish, take, commit, durable, finish. Only the incarnation that
+ * opened the stream last is heard (coordinator_open.c). */
 #include "stream/coordinator.h"
 
 #include <troupe/ext/protocol.h>
 #include <troupe/ext/wire.h>
 
 #include <string.h>
-
-/* True when the caller is the open sink and the journal works; otherwise the call is answered. */
-static bool
-admit(struct tr_coordinator *c, troupe_call *call)
-{
-    if (!troupe_args_ok(call) || tr_coordinator_refuses(c, call)) {
-        return false;
-    }
-    if (!c->sink_open || !troupe_ref_equal(troupe_call_caller(call), c->sink)) {
-        (void)troupe_reply_error(call, TROUPE_STALE,
-            "another incarnation of %s has opened the stream; open it first", c->config.sink);
-        return false;
-    }
-    return true;
-}
-
-static void
-args_counters(troupe_args *args, const troupe_counters *n)
-{
-    const uint64_t values[] = {
-        n->dispatched, n->trained, n->filtered, n->stale, n->failed, n->queued, n->in_flight};
-    troupe_args_array(args, (uint32_t)TR_COUNT(values));
-    for (size_t i = 0; i < TR_COUNT(values); i++) {
-        troupe_args_u64(args, values[i]);
-    }
-}
-
-/* --- open ------------------------------------------------------------------------------------- */
-
-static bool
-is_sink(struct tr_coordinator *c, troupe_ref caller)
-{
-    troupe_ref ref;
-    int count = troupe_replicas(c->ctx, c->config.sink);
-    for (int i = 0; i < count; i++) {
-        if (troupe_resolve(c->ctx, troupe_to(c->ctx, c->config.sink, i), &ref) &&
-            troupe_ref_equal(ref, caller)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static troupe_status
-go_back(struct tr_coordinator *c, troupe_error *err)
-{
-    uint64_t now = troupe_now_ns(c->ctx);
-    if (c->take != NULL) {
-        (void)troupe_reply_error(c->take, TROUPE_CANCELLED, "the sink was replaced");
-        c->take = NULL;
-    }
-    troupe_status status =
-        troupe_stream_rollback(c->stream, now, c->has_durable ? &c->durable : NULL, 0, 0, err);
-    if (status == TROUPE_OK) {
-        status = troupe_weights_rollback(c->weights, now, troupe_stream_next_version(c->stream));
-        TR_ASSERT(status == TROUPE_OK);
-    }
-    return status;
-}
-
-void
-tr_sink_open(troupe_ctx *ctx, troupe_call *call)
-{
-    struct tr_coordinator *c = troupe_state(ctx);
-    troupe_ref caller = troupe_call_caller(call);
-    if (tr_coordinator_refuses(c, call)) {
-        return;
-    }
-    if (c->ended || !is_sink(c, caller)) {
-        (void)troupe_reply_error(call, c->ended ? TROUPE_STOPPED : TROUPE_NOT_FOUND,
-            c->ended ? "the stream has ended" : "no live replica of the sink speaks from there");
-        return;
-    }
-    if (c->sink_open && !troupe_ref_equal(caller, c->sink)) {
-        troupe_error err = {0};
-        troupe_status status = go_back(c, &err);
-        if (status != TROUPE_OK) {
-            (void)troupe_reply_error(call, status, "%s", err.text);
-            return;
-        }
-        if (!tr_coordinator_sync(c)) {
-            (void)tr_coordinator_refuses(c, call);
-            return;
-        }
-    }
-    c->sink = caller;
-    c->sink_open = true;
-    troupe_args args = {0};
-    troupe_args_u64(&args, troupe_stream_epoch(c->stream));
-    troupe_args_u64(&args, troupe_stream_step(c->stream));
-    troupe_args_u64(&args, troupe_stream_next_version(c->stream));
-    (void)troupe_reply(call, &args);
-    troupe_args_fini(&args);
-    tr_coordinator_settle(c);
-}
 
 /* --- publish ---------------------------------------------------------------------------------- */
 
@@ -113,7 +17,7 @@ tr_sink_publish(troupe_ctx *ctx, troupe_call *call)
     uint64_t step = troupe_arg_u64(call, 1);
     troupe_object object = troupe_arg_object(call, 2);
     uint64_t digest = troupe_arg_u64(call, 3);
-    if (!admit(c, call)) {
+    if (!tr_sink_admit(c, call)) {
         return;
     }
     uint64_t now = troupe_now_ns(ctx);
@@ -198,7 +102,7 @@ tr_sink_take(troupe_ctx *ctx, troupe_call *call)
     struct tr_coordinator *c = troupe_state(ctx);
     uint64_t step = troupe_arg_u64(call, 0);
     uint64_t version = troupe_arg_u64(call, 1);
-    if (!admit(c, call)) {
+    if (!tr_sink_admit(c, call)) {
         return;
     }
     troupe_status status = troupe_stream_take(
@@ -342,24 +246,15 @@ remember_ledger(struct tr_coordinator *c)
 }
 
 static void
-reply_commit(struct tr_coordinator *c, troupe_call *call, const troupe_counters *counters)
+reply_commit(struct tr_coordinator *c, troupe_call *call)
 {
     troupe_args args = {0};
-    args_counters(&args, counters);
-    if (c->commit_json != NULL) {
-        troupe_args_str(&args, c->commit_json);
-    } else {
-        troupe_args_nil(&args);
-    }
-    if (c->publish_ms >= 0) {
-        troupe_args_f64(&args, c->publish_ms);
-    } else {
-        troupe_args_nil(&args);
-    }
+    tr_sink_args_commit(c, &args);
     troupe_args_array(&args, TROUPE_LAG_BUCKETS);
     for (uint32_t i = 0; i < TROUPE_LAG_BUCKETS; i++) {
         troupe_args_u64(&args, c->commit_lags[i]);
     }
+    troupe_args_u64(&args, c->restarts);
     (void)troupe_reply(call, &args);
     troupe_args_fini(&args);
 }
@@ -367,17 +262,17 @@ reply_commit(struct tr_coordinator *c, troupe_call *call, const troupe_counters 
 /* The newest version is the one that the batch was taken with: none passes between take and
  * commit. */
 static troupe_status
-commit(struct tr_coordinator *c, uint64_t step, const struct verdicts *v, bool snapshot,
-    troupe_counters *counters)
+commit(struct tr_coordinator *c, troupe_commit *what, bool snapshot, const struct tr_mirror *mirror)
 {
     uint64_t lags[TROUPE_LAG_BUCKETS];
     count_lags(c, troupe_stream_next_version(c->stream) - 1, lags);
-    troupe_commit what = {troupe_stream_epoch(c->stream), step, v->list, v->count};
-    troupe_status status = troupe_stream_commit(c->stream, troupe_now_ns(c->ctx), &what, counters);
+    troupe_status status =
+        troupe_stream_commit(c->stream, troupe_now_ns(c->ctx), what, &c->commit_counters);
     if (status != TROUPE_OK) {
         return status;
     }
-    c->commit_step = step;
+    tr_mirror_replace(c, mirror);
+    c->commit_step = what->step;
     c->wasted = 0;
     memcpy(c->commit_lags, lags, sizeof lags);
     tr_free(c->commit_json);
@@ -395,22 +290,33 @@ tr_sink_commit(troupe_ctx *ctx, troupe_call *call)
     uint64_t step = troupe_arg_u64(call, 0);
     bool snapshot = troupe_arg_bool(call, 2);
     struct verdicts v = {0};
-    troupe_counters counters = {0};
-    if (!admit(c, call)) {
+    struct tr_mirror mirror = {0};
+    if (!tr_sink_admit(c, call) || !tr_mirror_read(c, call, &mirror)) {
         return;
     }
     if (!read_verdicts(c, call, &v)) {
         verdicts_fini(&v);
+        tr_mirror_drop(c, &mirror);
         troupe_arg_refuse(call, 1, "must be one [group, verdict, reason, digests] a granted group");
         return;
     }
-    troupe_status status = commit(c, step, &v, snapshot, &counters);
+    troupe_commit what = {.epoch = troupe_stream_epoch(c->stream),
+        .step = step,
+        .verdicts = v.list,
+        .count = v.count,
+        .mirrored = mirror.object != 0,
+        .mirror_digest = mirror.digest,
+        .mirror_bytes = mirror.bytes};
+    troupe_status status = commit(c, &what, snapshot, &mirror);
+    if (status != TROUPE_OK) {
+        tr_mirror_drop(c, &mirror);
+    }
     verdicts_fini(&v);
     bool again = status == TROUPE_DUPLICATE && step == c->commit_step;
     if (!tr_coordinator_sync(c)) {
         (void)tr_coordinator_refuses(c, call);
     } else if (status == TROUPE_OK || again) {
-        reply_commit(c, call, &counters);
+        reply_commit(c, call);
     } else {
         tr_coordinator_answer(call, status, "commit");
     }
@@ -425,7 +331,7 @@ tr_sink_durable(troupe_ctx *ctx, troupe_call *call)
     struct tr_coordinator *c = troupe_state(ctx);
     uint64_t step = troupe_arg_u64(call, 0);
     uint64_t digest = troupe_arg_u64(call, 1);
-    if (!admit(c, call)) {
+    if (!tr_sink_admit(c, call)) {
         return;
     }
     if (step != c->commit_step || c->commit_json == NULL) {
@@ -565,7 +471,7 @@ tr_sink_check_finished(struct tr_coordinator *c)
     }
     troupe_counters counters = troupe_stream_counters(c->stream);
     troupe_args args = {0};
-    args_counters(&args, &counters);
+    tr_sink_args_counters(&args, &counters);
     (void)troupe_reply(c->finish, &args);
     troupe_args_fini(&args);
     c->finish = NULL;
@@ -576,16 +482,22 @@ tr_sink_finish(troupe_ctx *ctx, troupe_call *call)
 {
     struct tr_coordinator *c = troupe_state(ctx);
     const char *reason = troupe_arg_str(call, 0);
+    int64_t code = troupe_arg_count(call) > 1 ? troupe_arg_i64(call, 1) : 0;
     /* A sink that was killed while it waited for this answer comes back and asks once more. */
-    bool heir = c->ended && troupe_args_ok(call) && is_sink(c, troupe_call_caller(call));
-    if (!heir && !admit(c, call)) {
+    bool heir = c->ended && troupe_args_ok(call) && tr_sink_is_live(c, troupe_call_caller(call));
+    if (!heir && !tr_sink_admit(c, call)) {
         return;
     }
     if (c->take != NULL) {
         (void)troupe_reply_error(c->take, TROUPE_STOPPED, "the stream was finished");
         c->take = NULL;
     }
+    if (!c->finishing) {
+        c->end_reason = tr_strdup(reason);
+        c->end_code = code;
+    }
     c->finishing = true;
+    tr_mirror_drop(c, &c->mirror);
     (void)troupe_stream_stop(c->stream, troupe_now_ns(ctx), reason);
     troupe_weights_stop(c->weights, troupe_now_ns(ctx));
     if (!tr_coordinator_sync(c)) {

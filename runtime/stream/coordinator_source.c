@@ -29,6 +29,7 @@ tr_source_watch(
     (void)cause;
     if (up) {
         /* It counts once it has told its capacity. */
+        c->restarts += r->incarnation > 0 ? 1 : 0;
         *r = (struct tr_replica){.up = true, .ref = ref, .incarnation = ++c->last_incarnation};
         return;
     }

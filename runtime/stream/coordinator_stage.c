@@ -17,6 +17,7 @@ tr_stage_watch(troupe_ctx *ctx, int replica, troupe_ref ref, bool up, const char
     uint64_t now = troupe_now_ns(ctx);
     (void)cause;
     if (up) {
+        c->restarts += r->incarnation > 0 ? 1 : 0;
         *r = (struct tr_replica){.up = true, .ref = ref, .incarnation = ++c->last_incarnation};
         (void)troupe_stream_worker_up(c->stream, now, role->stage, (uint32_t)replica,
             r->incarnation, (uint32_t)c->config.worker_capacity);

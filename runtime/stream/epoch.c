@@ -1,5 +1,5 @@
-/* What concerns the whole ledger: the snapshot of a checkpoint, the rollback to one, the end of the
- * run.
+/* What concerns the whole ledger: the snapshot of a checkpoint, the rollback to one, a new sink,
+ * the end of the run.
  *
  * A rollback to step N voids all that came after the snapshot of N. Groups open in the snapshot
  * are open again, with no sample: those sampled since belong to weights that no longer exist,
@@ -177,8 +177,52 @@ troupe_stream_rollback(troupe_stream *s, uint64_t now_ns, const troupe_ledger *l
     drop_open(s);
     s->epoch = new_epoch;
     s->durable_step = ledger->step;
+    s->mirrored = false;
+    s->mirror_digest = 0;
     restore(s, ledger);
     tr_stream_pump(s);
+    return tr_stream_leave(s, TROUPE_OK);
+}
+
+/* --- a new sink ------------------------------------------------------------------------------- */
+
+const char *
+troupe_stream_origin(const troupe_stream *s, uint64_t *digest)
+{
+    if (digest != NULL) {
+        *digest = s->mirror_digest;
+    }
+    if (s->mirrored) {
+        return "mirror";
+    }
+    if (s->step == 0) {
+        return "model";
+    }
+    return s->durable_step == s->step ? "checkpoint" : NULL;
+}
+
+troupe_status
+troupe_stream_reopen(troupe_stream *s, uint64_t now_ns)
+{
+    uint64_t digest = 0;
+    const char *origin = troupe_stream_origin(s, &digest);
+    if (s->stopped) {
+        return TROUPE_GONE;
+    }
+    if (origin == NULL) {
+        return TROUPE_NOT_FOUND;
+    }
+    tr_stream_enter(s, now_ns);
+    /* Nobody waits for a grant any more; a batch that is out waits for the next take. */
+    s->take_deferred = false;
+    s->take_pending = s->batch_count > 0;
+    tr_stream_record(s, &(troupe_record){.kind = TROUPE_RECORD_REOPENED,
+                            .epoch = s->epoch,
+                            .step = s->step,
+                            .version = troupe_stream_next_version(s),
+                            .reason = origin,
+                            .digest = digest,
+                            .kept = s->batch_count});
     return tr_stream_leave(s, TROUPE_OK);
 }
 

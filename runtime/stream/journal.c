@@ -91,17 +91,33 @@ lock(int fd, const char *path, troupe_error *err)
     return fail_io(err, path, "lock");
 }
 
+/* Gives the file its name, unless there is one by that name. */
+static troupe_status
+move_into_place(const char *from, const char *to, troupe_error *err)
+{
+    int failed = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    if (failed != 0 && (errno == EINVAL || errno == ENOSYS)) {
+        failed = access(to, F_OK) == 0 ? -1 : rename(from, to);
+        errno = failed != 0 && access(to, F_OK) == 0 ? EEXIST : errno;
+    }
+    if (failed != 0 && errno == EEXIST) {
+        return troupe_fail(err, TROUPE_EXISTS,
+            "%s: the journal of another run is there; resume that run or choose another --out", to);
+    }
+    return failed != 0 ? fail_io(err, to, "create") : TROUPE_OK;
+}
+
+/* Under another name until its first record is on the disk: whoever dies in between leaves no
+ * journal, never an empty one. */
 troupe_status
 troupe_journal_create(const char *path, const troupe_record_run *run, uint64_t realtime_ns,
     troupe_journal **journal, troupe_error *err)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0 && errno == EEXIST) {
-        return troupe_fail(err, TROUPE_EXISTS,
-            "%s: the journal of another run is there; resume that run or choose another --out",
-            path);
-    }
+    tr_buf temporary = {0};
+    tr_buf_printf(&temporary, "%s.new", path);
+    int fd = open(temporary.data, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
+        tr_buf_fini(&temporary);
         return fail_io(err, path, "create");
     }
     troupe_journal *j = journal_new(fd, path);
@@ -114,15 +130,19 @@ troupe_journal_create(const char *path, const troupe_record_run *run, uint64_t r
         status = troupe_journal_sync(j, err);
     }
     if (status == TROUPE_OK) {
+        status = move_into_place(temporary.data, path, err);
+    }
+    if (status == TROUPE_OK) {
         status = sync_directory(path, err);
     }
-    if (status != TROUPE_OK) {
+    if (status == TROUPE_OK) {
+        *journal = j;
+    } else {
         journal_free(j);
-        (void)unlink(path);
-        return status;
+        (void)unlink(temporary.data);
     }
-    *journal = j;
-    return TROUPE_OK;
+    tr_buf_fini(&temporary);
+    return status;
 }
 
 troupe_status

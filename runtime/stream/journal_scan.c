@@ -121,6 +121,31 @@ check_run(struct scanning *s, tr_reader *r)
                                       : differs(s, "prompt digest", digest, run->data_digest);
 }
 
+/* A rollback voids the durable points after its own. */
+static void
+forget_durable_after(troupe_journal_tail *tail, uint64_t step)
+{
+    while (tail->durable_count > 0 && tail->durable[tail->durable_count - 1] > step) {
+        tail->durable_count--;
+    }
+}
+
+static void
+note_durable(troupe_journal_tail *tail, uint64_t step)
+{
+    forget_durable_after(tail, step);
+    bool known = tail->durable_count > 0 && tail->durable[tail->durable_count - 1] == step;
+    if (step == 0 || known) {
+        return;
+    }
+    if (tail->durable_count == TROUPE_JOURNAL_DURABLE_MAX) {
+        memmove(&tail->durable[0], &tail->durable[1],
+            (TROUPE_JOURNAL_DURABLE_MAX - 1) * sizeof tail->durable[0]);
+        tail->durable_count--;
+    }
+    tail->durable[tail->durable_count++] = step;
+}
+
 /* What the tail wants to know of one record, whose kind and time have been read. */
 static troupe_status
 note(struct scanning *s, uint64_t kind, tr_reader *r)
@@ -150,6 +175,12 @@ note(struct scanning *s, uint64_t kind, tr_reader *r)
         if (!tr_read_u64(r, &tail->last_epoch) || !tr_read_u64(r, &tail->last_step)) {
             return corrupt(s, "does not parse");
         }
+        note_durable(tail, tail->last_step);
+    } else if (kind == TROUPE_RECORD_DURABLE) {
+        if (!tr_read_u64(r, &epoch) || !tr_read_u64(r, &step)) {
+            return corrupt(s, "does not parse");
+        }
+        note_durable(tail, step);
     }
     tail->ended = kind == TROUPE_RECORD_ENDED;
     return TROUPE_OK;

@@ -138,6 +138,8 @@ struct troupe_stream {
     uint32_t retained_count;
     uint32_t retained_max;
     uint64_t durable_step;
+    bool mirrored; /* the sink's state of `step` is kept outside of it */
+    uint64_t mirror_digest;
 
     uint64_t lag_histogram[TROUPE_LAG_BUCKETS];
 

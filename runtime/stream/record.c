@@ -118,6 +118,8 @@ field_count(troupe_record_kind kind)
         [TROUPE_RECORD_ROLLED_BACK] = 6,
         [TROUPE_RECORD_SNAPSHOT] = 3,
         [TROUPE_RECORD_ENDED] = 3,
+        [TROUPE_RECORD_MIRRORED] = 4,
+        [TROUPE_RECORD_REOPENED] = 6,
     };
     TR_ASSERT((size_t)kind < TR_COUNT(counts));
     return counts[kind];
@@ -178,6 +180,14 @@ put_fields(tr_buf *out, const troupe_record *r)
     case TROUPE_RECORD_ENDED:
         PUT(r->epoch, r->step);
         tr_write_str(out, r->reason);
+        break;
+    case TROUPE_RECORD_MIRRORED:
+        PUT(r->epoch, r->step, r->digest, r->bytes);
+        break;
+    case TROUPE_RECORD_REOPENED:
+        PUT(r->epoch, r->step, r->version);
+        tr_write_str(out, r->reason);
+        PUT(r->digest, r->kept);
         break;
     }
 }

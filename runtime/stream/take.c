@@ -9,6 +9,12 @@ troupe_stream_next_version(const troupe_stream *s)
     return s->published ? s->last_published + 1 : s->base_version;
 }
 
+bool
+troupe_stream_is_published(const troupe_stream *s)
+{
+    return s->published && s->last_published - s->base_version == s->step - s->base_step;
+}
+
 troupe_status
 troupe_stream_published(
     troupe_stream *s, uint64_t now_ns, uint64_t epoch, uint64_t step, uint64_t version)
@@ -219,6 +225,20 @@ commit_groups(troupe_stream *s, const troupe_commit *commit)
                             .group_size = s->opt.group_size});
 }
 
+static void
+note_mirror(troupe_stream *s, const troupe_commit *commit)
+{
+    s->mirrored = commit->mirrored;
+    s->mirror_digest = commit->mirrored ? commit->mirror_digest : 0;
+    if (commit->mirrored) {
+        tr_stream_record(s, &(troupe_record){.kind = TROUPE_RECORD_MIRRORED,
+                                .epoch = s->epoch,
+                                .step = commit->step,
+                                .digest = commit->mirror_digest,
+                                .bytes = commit->mirror_bytes});
+    }
+}
+
 troupe_status
 troupe_stream_commit(
     troupe_stream *s, uint64_t now_ns, const troupe_commit *commit, troupe_counters *counters)
@@ -240,6 +260,7 @@ troupe_stream_commit(
     s->committing = true;
     commit_groups(s, commit);
     s->committing = false;
+    note_mirror(s, commit);
     s->step = commit->step;
     s->batch_count = 0;
     s->take_pending = false;

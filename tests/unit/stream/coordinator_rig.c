@@ -206,6 +206,15 @@ on_answer(troupe_ctx *ctx, troupe_answer *answer, void *user)
     (void)snprintf(a->text, sizeof a->text, "%s", troupe_answer_text(answer));
     tr_reader in;
     uint32_t count = 0;
+    if (a->status == TROUPE_OK && troupe_arg_count(answer) > 16) { /* of `open` */
+        (void)snprintf(a->json, sizeof a->json, "%s", troupe_arg_str(answer, 3));
+        a->published = troupe_arg_bool(answer, 4);
+        a->mirrored = !troupe_arg_is_nil(answer, 5);
+        a->voided = troupe_arg_bool(answer, 7);
+        a->ended = troupe_arg_bool(answer, 11);
+        a->restarts = troupe_arg_u64(answer, 14);
+        (void)snprintf(a->text, sizeof a->text, "%s", troupe_arg_str(answer, 16));
+    }
     if (a->status == TROUPE_OK && troupe_arg_count(answer) > 0 &&
         troupe_arg_reader(answer, 0, &in) && tr_reader_peek(&in) == TR_WIRE_INT) {
         for (int i = 0; i < troupe_arg_count(answer) && i < 3; i++) {
@@ -339,6 +348,13 @@ say_sealed(uint64_t group, uint64_t member, uint64_t attempt, uint64_t version)
 struct answer *
 say_commit(uint64_t step, uint64_t group, const char *verdict, uint64_t change)
 {
+    return say_commit_mirrored(step, group, verdict, change, (troupe_object){0});
+}
+
+struct answer *
+say_commit_mirrored(
+    uint64_t step, uint64_t group, const char *verdict, uint64_t change, troupe_object mirror)
+{
     troupe_args args = {0};
     troupe_args_u64(&args, step);
     troupe_args_array(&args, 1);
@@ -350,6 +366,10 @@ say_commit(uint64_t step, uint64_t group, const char *verdict, uint64_t change)
     troupe_args_u64(&args, rig.digests[group][0]);
     troupe_args_u64(&args, rig.digests[group][1] ^ change);
     troupe_args_bool(&args, true);
+    if (troupe_object_word(mirror) != 0) {
+        troupe_args_object(&args, mirror);
+        troupe_args_u64(&args, 55);
+    }
     return call(1, "commit", &args);
 }
 

@@ -33,6 +33,9 @@ struct answer {
     uint64_t words[8];
     char json[4096];
     uint32_t batch;
+    /* Of `open`; `json` is then the origin, `text` why. */
+    bool published, mirrored, voided, ended;
+    uint64_t restarts;
 };
 
 /* One world with a coordinator (loop 0), a policy (1), a rollout (2) and a reward (3). */
@@ -68,6 +71,8 @@ struct answer *say_publish(uint64_t version, uint64_t step);
 struct answer *say_two(int loop, const char *method, uint64_t a, uint64_t b);
 struct answer *say_sealed(uint64_t group, uint64_t member, uint64_t attempt, uint64_t version);
 struct answer *say_commit(uint64_t step, uint64_t group, const char *verdict, uint64_t change);
+struct answer *say_commit_mirrored(
+    uint64_t step, uint64_t group, const char *verdict, uint64_t change, troupe_object mirror);
 void begin(const char *inner, const char *outer);
 void finish_group(uint64_t group, uint64_t version);
 

@@ -279,6 +279,8 @@ model_record(struct model *m, const troupe_record *r)
     case TROUPE_RECORD_RUN:
     case TROUPE_RECORD_PUBLISHED:
     case TROUPE_RECORD_APPLIED:
+    case TROUPE_RECORD_MIRRORED:
+    case TROUPE_RECORD_REOPENED:
         fail_msg("the stream does not write %d", (int)r->kind);
     }
 }

@@ -324,7 +324,8 @@ policy_commit(struct drive *d)
             .digests = digests[i],
             .reason = "by the policy"};
     }
-    troupe_commit commit = {d->model.epoch, d->model.step + 1, verdicts, count};
+    troupe_commit commit = {
+        .epoch = d->model.epoch, .step = d->model.step + 1, .verdicts = verdicts, .count = count};
     /* Bytes that changed after sealing never become a trained group. */
     if (verdicts[0].kind == TROUPE_VERDICT_TRAINED && chance(d, 10)) {
         uint64_t *changed = digests[count - 1];

@@ -32,7 +32,7 @@ deliver_late(struct drive *d, const struct msg *m)
     bool old = m->epoch < d->model.epoch || d->model.ended;
     uint64_t records = d->model.records;
     troupe_status status = TROUPE_OK;
-    troupe_commit commit = {m->epoch, m->step, NULL, 0};
+    troupe_commit commit = {.epoch = m->epoch, .step = m->step, .verdicts = NULL, .count = 0};
     switch (m->what) {
     case MSG_TAKE:
         status = troupe_stream_take(d->s, d->now, m->epoch, m->step, m->version);

@@ -169,7 +169,7 @@ finish_step(struct bench *b)
         }
         verdicts[i] = (troupe_verdict){.group = batch[i]->group, .digests = digests[i]};
     }
-    troupe_commit commit = {0, b->step + 1, verdicts, count};
+    troupe_commit commit = {.epoch = 0, .step = b->step + 1, .verdicts = verdicts, .count = count};
     assert_int_equal(troupe_stream_commit(b->s, b->now, &commit, NULL), TROUPE_OK);
     b->step++;
     b->training = false;

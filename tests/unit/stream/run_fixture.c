@@ -288,7 +288,8 @@ one_step(struct player *p)
         head_sum += p->version - batch[i]->head;
         head_max = TR_MAX(head_max, p->version - batch[i]->head);
     }
-    troupe_commit commit = {epoch, p->step + 1, verdicts, count};
+    troupe_commit commit = {
+        .epoch = epoch, .step = p->step + 1, .verdicts = verdicts, .count = count};
     troupe_counters counters;
     assert_int_equal(troupe_stream_commit(p->stream, p->now, &commit, &counters), TROUPE_OK);
     p->step++;

@@ -192,7 +192,7 @@ test_commits_that_do_not_fit_change_nothing(void **state)
     const uint64_t changed[] = {1000, 1002};
     troupe_verdict verdicts[3] = {{.group = 0, .digests = good0}, {.group = 1, .digests = good1},
         {.group = 2, .digests = good1}};
-    troupe_commit commit = {0, 1, verdicts, 2};
+    troupe_commit commit = {.epoch = 0, .step = 1, .verdicts = verdicts, .count = 2};
     assert_int_equal(troupe_stream_commit(story.s, 0, &commit, NULL), TROUPE_INVALID);
     assert_int_equal(troupe_stream_take(story.s, 0, 0, 1, 0), TROUPE_OK);
     size_t records = count_effects(&story, TROUPE_EFFECT_RECORD);

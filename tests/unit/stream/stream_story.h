@@ -199,7 +199,8 @@ commit_all(uint64_t step, troupe_counters *counters)
         }
         verdicts[i] = (troupe_verdict){.group = batch[i]->group, .digests = digests[i]};
     }
-    troupe_commit commit = {troupe_stream_epoch(story.s), step, verdicts, count};
+    troupe_commit commit = {
+        .epoch = troupe_stream_epoch(story.s), .step = step, .verdicts = verdicts, .count = count};
     return troupe_stream_commit(story.s, story.now, &commit, counters);
 }
 

@@ -148,7 +148,7 @@ test_a_group_ended_at_its_commit_makes_no_room_beyond_the_backlog(void **state)
         troupe_verdict verdicts[] = {
             {.group = first, .kind = TROUPE_VERDICT_FILTERED, .reason = "flat"},
             {.group = first + 1, .kind = TROUPE_VERDICT_FAILED, .reason = "nan"}};
-        troupe_commit commit = {0, step, verdicts, 2};
+        troupe_commit commit = {.epoch = 0, .step = step, .verdicts = verdicts, .count = 2};
         assert_int_equal(troupe_stream_commit(story.s, 0, &commit, &c), TROUPE_OK);
         assert_int_equal(c.filtered, step);
         assert_int_equal(c.failed, step);

@@ -16,8 +16,9 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define TROUPE_JOURNAL_FORMAT     1
-#define TROUPE_JOURNAL_RECORD_MAX (64u << 20) /* bytes of one record's body */
+#define TROUPE_JOURNAL_FORMAT      1
+#define TROUPE_JOURNAL_RECORD_MAX  (64u << 20) /* bytes of one record's body */
+#define TROUPE_JOURNAL_DURABLE_MAX 16
 
 /* X(NAME, number in the file, name in dumps) */
 #define TROUPE_RECORD_LIST(X)         \
@@ -37,7 +38,9 @@ extern "C" {
     X(RELEASED, 13, "released")       \
     X(ROLLED_BACK, 14, "rolled_back") \
     X(SNAPSHOT, 15, "snapshot")       \
-    X(ENDED, 16, "ended")
+    X(ENDED, 16, "ended")             \
+    X(MIRRORED, 17, "mirrored")       \
+    X(REOPENED, 18, "reopened")
 
 typedef enum troupe_record_kind {
 #define TROUPE_RECORD_ENUM(name, number, text) TROUPE_RECORD_##name = (number),
@@ -81,13 +84,16 @@ typedef struct troupe_record {
     uint64_t group;
     uint64_t item;
     uint64_t step;
-    uint64_t version;      /* rolled_back: last published */
+    uint64_t version;      /* rolled_back: last published; reopened: the next one */
     uint64_t next_version; /* rolled_back */
     uint64_t next_group;   /* rolled_back, snapshot */
     uint64_t members;      /* leased: set of bits */
     uint64_t units;        /* sealed */
     uint64_t held;         /* sealed: version the source held as the last unit was sampled */
-    uint64_t digest;       /* sealed, staged (of a tensor answer), published, durable */
+    uint64_t digest;       /* sealed, staged (of a tensor answer), published, durable, mirrored,
+                              reopened */
+    uint64_t bytes;        /* mirrored */
+    uint64_t kept;         /* reopened: groups that the step under way keeps */
     uint64_t ids_digest;   /* sealed */
     uint32_t source;       /* leased, applied */
     uint32_t member;
@@ -96,7 +102,7 @@ typedef struct troupe_record {
     bool has_value;  /* staged */
     bool has_digest; /* staged */
     double value;
-    const char *reason; /* filtered, stale, failed, ended */
+    const char *reason; /* filtered, stale, failed, ended; reopened: where the state is from */
     const troupe_span *spans;
     size_t span_count;
     const troupe_record_group *groups;
@@ -114,8 +120,12 @@ typedef struct troupe_journal_tail {
     bool published;          /* any version at all */
     uint64_t last_published; /* the newest version */
     uint64_t last_step;      /* the newest committed step of the last epoch */
-    bool ended;              /* the last record is `ended` */
-    uint64_t cut_bytes;      /* of a torn record at the end, removed: it was never acknowledged */
+    /* Steps that a durable checkpoint covers in the lineage that stands, ascending: the newest
+     * ones, and the step that was rolled back to, which is one by its nature. */
+    uint64_t durable[TROUPE_JOURNAL_DURABLE_MAX];
+    size_t durable_count;
+    bool ended;         /* the last record is `ended` */
+    uint64_t cut_bytes; /* of a torn record at the end, removed: it was never acknowledged */
 } troupe_journal_tail;
 
 /* Creates `path` (it must not exist) and writes the `run` record. The directory entry is made

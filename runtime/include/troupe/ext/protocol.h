@@ -33,8 +33,14 @@
  *   failed   epoch, group, member, attempt, reason
  *
  * Called on the coordinator by the sink
- *   open     (nothing)
- *            answer: epoch, last committed step, next version to publish
+ *   open     optionally: true when the mirror that the last answer named cannot be used
+ *            answer: epoch, last committed step, next version to publish, where the state of
+ *            that step is ("model", "checkpoint", "mirror"), whether its weights are out already
+ *            (as next version - 1), mirror (object or nil), its digest, whether all that was
+ *            written behind that state is void (a rollback, or another life of the run),
+ *            counters, ledger JSON or nil and publish time as in the answer to the last commit,
+ *            whether the stream has ended, with which reason (or nil) and code, restarts of
+ *            roles so far, which open of this coordinator it is (1: the first), why
  *   publish  version, step, object, digest
  *   take     step, version
  *            answer, when the batch is there: epoch, array of groups [group, row,
@@ -43,12 +49,14 @@
  *            where a stage's object is a sample with the one tensor "value"
  *   commit   step, array of [group, verdict ("trained", "filtered", "stale", "failed"),
  *            reason or nil, array of digests as the sink itself computed them], whether a
- *            snapshot is wanted
+ *            snapshot is wanted; optionally mirror (object or nil) and its digest: the sink's
+ *            state after this step, which the coordinator holds until the next commit
  *            answer: array of counters (in the order of troupe_counters), ledger JSON or nil,
  *            milliseconds from the last complete publish to its last receiver's
- *            acknowledgement (or nil), array of [groups by head lag when taken], this step's
+ *            acknowledgement (or nil), array of [groups by head lag when taken], this step's,
+ *            restarts of roles so far
  *   durable  step, digest of the checkpoint
- *   finish   reason
+ *   finish   reason, optionally the code that the program is to end with
  *            answer, when nothing is queued or in flight: array of counters
  *
  * Called on the coordinator by anyone
@@ -62,7 +70,10 @@
  * [none]; "seed" [1]; "rows"; "data_digest" (hex text) ["0"]; "groups_per_step"; "group_size";
  * "steps" of the whole run [0: unknown]: no group is begun that none of them can take; "resume"
  * [false]: go on from an existing journal; "ledger": path of the checkpoint's ledger.json to go
- * back to [null: step 0]; "lease_s" [600]; "lease_attempts" [5]; "stage_s" [60]; "stage_tries"
+ * back to [null: step 0]; "life" [1] (here or beside "config"): which life of the node this is;
+ * above 1 the journal of the earlier ones is gone on with; "ledgers" [null]: where the ledger of a
+ * checkpoint is, with {step} in it: a later life goes back to the newest that the journal calls
+ * durable; "lease_s" [600]; "lease_attempts" [5]; "stage_s" [60]; "stage_tries"
  * [3]; "worker_capacity" [64]: samples that one replica of a stage is asked for at a time;
  * "retained_steps" [1000]: that may wait for a durable point; "update_s" [60] and "sink_s" [30]:
  * deadlines of `update` and `retired`; "waste_max" [100 batches]: groups that may end without

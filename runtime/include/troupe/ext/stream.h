@@ -160,6 +160,16 @@ void troupe_stream_free(troupe_stream *stream);
 troupe_status troupe_stream_rollback(troupe_stream *stream, uint64_t now_ns,
     const troupe_ledger *ledger, uint64_t last_epoch, uint64_t last_published, troupe_error *err);
 
+/* Where a sink that comes up anew finds the state of the committed step: "mirror" (the one that was
+ * handed over with its commit), "checkpoint" (a durable point covers exactly this step), "model"
+ * (step 0); NULL: nowhere, only a rollback helps. *digest (may be NULL): of the mirror, else 0. */
+const char *troupe_stream_origin(const troupe_stream *stream, uint64_t *digest);
+/* A sink that comes up anew goes on in the same epoch, from troupe_stream_origin: nothing is void.
+ * Groups that the step under way was granted stay granted to it, and are answered again when it is
+ * taken again: the same members, the same bytes. A take that still waits is forgotten.
+ * NOT_FOUND: there is no state of the committed step, roll back. GONE: the stream has stopped. */
+troupe_status troupe_stream_reopen(troupe_stream *stream, uint64_t now_ns);
+
 /* --- events: sources -------------------------------------------------------------------------- */
 
 /* Source `peer` is up in a new incarnation (> 0, growing) and takes up to `capacity` members at a
@@ -257,6 +267,9 @@ typedef struct troupe_commit {
     uint64_t step;
     const troupe_verdict *verdicts; /* one for each granted group */
     size_t count;
+    bool mirrored; /* the sink's state after this step was handed over with it */
+    uint64_t mirror_digest;
+    uint64_t mirror_bytes;
 } troupe_commit;
 
 /* The step is done. DUPLICATE when it is committed already. `counters` (or NULL) gets the ledger
@@ -285,6 +298,8 @@ troupe_counters troupe_stream_counters(const troupe_stream *stream);
 uint64_t troupe_stream_epoch(const troupe_stream *stream);
 uint64_t troupe_stream_step(const troupe_stream *stream);         /* last committed */
 uint64_t troupe_stream_next_version(const troupe_stream *stream); /* that may be published */
+/* The weights of the committed step are out, as version troupe_stream_next_version() - 1. */
+bool troupe_stream_is_published(const troupe_stream *stream);
 /* Groups per head lag when taken and trained, the last bucket open; cumulative in this process. */
 const uint64_t *troupe_stream_lag_histogram(const troupe_stream *stream);
 
