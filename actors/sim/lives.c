@@ -3,6 +3,7 @@
  * journal alone must tell one clean story. */
 #include "sim/sim.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -90,11 +91,14 @@ audit(struct lives *l)
 static void
 remove_dir(struct lives *l)
 {
-    static const char *const names[] = {"journal", "ledger.json", "ledger.json.tmp"};
+    DIR *folder = opendir(l->dir);
     tr_buf path = {0};
-    for (size_t i = 0; i < TR_COUNT(names); i++) {
-        path_of(l, names[i], &path);
+    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+        path_of(l, e->d_name, &path);
         (void)unlink(path.data);
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
     }
     (void)rmdir(l->dir);
     tr_buf_fini(&path);
@@ -110,6 +114,7 @@ add(struct sim_result *sum, const struct sim_result *life)
     sum->finished = life->finished;
     sum->lives++;
     sum->disk_step = life->disk_step;
+    sum->durable_step = life->durable_step;
     sum->counters = life->counters;
 }
 
@@ -121,8 +126,9 @@ live(struct lives *l, bool verbose)
         bool last = job->life + 1 == job->lives;
         struct sim_result life = {0};
         job->kill_all_ns = last ? 0 : 1 + tr_rng_below(&l->rng, LIFE_NS);
-        job->resume = job->life > 0;
+        job->resume = job->life > 0 && !job->by_itself;
         job->disk_step = l->sum->disk_step;
+        job->durable_step = l->sum->durable_step;
         sim_run(job, l->out, verbose, &life);
         add(l->sum, &life);
         if (!life.finished && !last && tr_rng_below(&l->rng, 3) == 0) {

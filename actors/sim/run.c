@@ -95,6 +95,12 @@ path_of(const struct sim *sim, const char *name, tr_buf *path)
     tr_buf_printf(path, "%s/%s", sim->job->run_dir, name);
 }
 
+static void
+checkpoint_path(const struct sim *sim, uint64_t step, tr_buf *path)
+{
+    tr_buf_printf(path, "%s/ledger-%" PRIu64 ".json", sim->job->run_dir, step);
+}
+
 void
 sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger)
 {
@@ -104,30 +110,32 @@ sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger)
     }
     tr_buf name = {0};
     tr_buf temporary = {0};
-    path_of(sim, "ledger.json", &name);
+    checkpoint_path(sim, step, &name);
     path_of(sim, "ledger.json.tmp", &temporary);
-    FILE *file = fopen(temporary.data, "w");
-    bool ok = file != NULL && fputs(ledger != NULL ? ledger : "", file) >= 0;
+    FILE *file = ledger != NULL ? fopen(temporary.data, "w") : NULL;
+    bool ok = file != NULL && fputs(ledger, file) >= 0;
     ok = file != NULL && fclose(file) == 0 && ok;
-    if (!ok || (ledger == NULL ? remove(name.data) : rename(temporary.data, name.data)) != 0) {
+    if (ledger != NULL && (!ok || rename(temporary.data, name.data) != 0)) {
         sim_violation(sim, "disk", "cannot write %s", name.data);
     }
     tr_buf_fini(&name);
     tr_buf_fini(&temporary);
 }
 
-/* The ledger that a resumed life begins with. */
+/* The ledger of a checkpoint that is on the disk. */
 static void
-read_checkpoint(struct sim *sim)
+read_checkpoint(struct sim *sim, uint64_t step)
 {
-    if (sim->disk_step == 0) {
-        return;
-    }
     tr_buf name = {0};
     tr_buf text = {0};
     char piece[4096];
     size_t n = 0;
-    path_of(sim, "ledger.json", &name);
+    tr_free(sim->durable_ledger);
+    sim->durable_ledger = NULL;
+    if (step == 0) {
+        return;
+    }
+    checkpoint_path(sim, step, &name);
     FILE *file = fopen(name.data, "r");
     while (file != NULL && (n = fread(piece, 1, sizeof piece, file)) > 0) {
         tr_buf_append(&text, piece, n);
@@ -149,10 +157,14 @@ on_record(void *self, const troupe_record *record, uint64_t realtime_ns)
     struct sim *sim = self;
     sim->records++;
     sim_shadow_record(sim->shadow, record);
-    if (record->kind == TROUPE_RECORD_ROLLED_BACK && record->step < sim->disk_step) {
+    if (record->kind == TROUPE_RECORD_ROLLED_BACK && record->step < sim->disk_step &&
+        record->step == sim->durable_step) {
         /* The stream never heard of the newest checkpoint. It is of a lineage that is over now,
          * and a run must not be resumed from it. */
-        sim_checkpoint(sim, record->step, sim->durable_ledger);
+        if (sim->job->run_dir != NULL) {
+            read_checkpoint(sim, record->step);
+        }
+        sim->disk_step = record->step;
     }
     if (sim->job->run_dir != NULL) {
         return; /* there it is the file that is audited, over all lives */
@@ -203,10 +215,15 @@ coordinator_config(const struct sim_job *job)
         tr_buf_printf(&path, "%s/journal", job->run_dir);
         json_object_set_new(inner, "journal", json_string(path.data));
         tr_buf_clear(&path);
-        tr_buf_printf(&path, "%s/ledger.json", job->run_dir);
+        tr_buf_printf(&path, "%s/ledger-%" PRIu64 ".json", job->run_dir, job->disk_step);
         json_object_set_new(inner, "resume", json_boolean(job->resume));
         json_object_set_new(inner, "ledger",
             job->resume && job->disk_step > 0 ? json_string(path.data) : json_null());
+        tr_buf_clear(&path);
+        tr_buf_printf(&path, "%s/ledger-{step}.json", job->run_dir);
+        json_object_set_new(inner, "ledgers", json_string(path.data));
+        json_object_set_new(
+            inner, "life", json_integer(job->by_itself ? (json_int_t)job->life + 1 : 1));
         tr_buf_fini(&path);
     }
     json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:f, s:s, s:f, s:s, s:[{s:s, s:s, s:s}], s:o}",
@@ -499,12 +516,12 @@ sim_run(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *r
         .out = out,
         .verbose = verbose,
         .disk_step = job->disk_step,
-        .durable_step = job->disk_step,
+        .durable_step = job->by_itself ? job->durable_step : job->disk_step,
         .shadow = job->shadow != NULL ? job->shadow : sim_shadow_new()};
     sim_shadow_attach(sim.shadow, &sim);
     make_world(&sim);
-    if (job->resume) {
-        read_checkpoint(&sim);
+    if (job->disk_step > 0) {
+        read_checkpoint(&sim, job->disk_step);
     }
     run_phases(&sim);
     *result = (struct sim_result){.events = tr_world_events(sim.world),
@@ -513,6 +530,7 @@ sim_run(const struct sim_job *job, FILE *out, bool verbose, struct sim_result *r
         .hash = tr_world_hash(sim.world),
         .finished = sim.finished,
         .disk_step = sim.disk_step,
+        .durable_step = sim.durable_step,
         .counters = sim.final};
     for (int i = 0; i < tr_world_loops(sim.world); i++) {
         tr_world_kill(sim.world, i);

@@ -43,6 +43,16 @@ draw_habits(tr_rng *rng, struct sim_job *job)
     job->stop_ns = one_in(rng, 6) ? upto(rng, 1, 15000) * MS : 0;
 }
 
+/* Drawn by themselves: whether there are mirrors changes nothing else of a job. */
+static void
+draw_mirrors(struct sim_job *job)
+{
+    uint64_t words[2] = {job->seed, 0x317};
+    tr_rng rng = {.key = tr_mix(words, TR_COUNT(words))};
+    job->mirrors = one_in(&rng, 3) ? 0 : one_in(&rng, 2) ? 1000 : (uint32_t)upto(&rng, 0, 1000);
+    job->mirrors_torn = one_in(&rng, 4) ? (uint32_t)upto(&rng, 0, 500) : 0;
+}
+
 void
 sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t seed)
 {
@@ -78,6 +88,7 @@ sim_job_draw(struct sim_job *job, const struct sim_scenario *scenario, uint64_t 
     job->verdict_fails = one_in(&rng, 2) ? (uint32_t)upto(&rng, 0, 100) : 0;
     draw_habits(&rng, job);
     draw_policy(&rng, job);
+    draw_mirrors(job);
     scenario->draw(&rng, job);
     job->filter = job->filter && job->stages > 0 && job->group_size > 1;
 }
@@ -156,6 +167,17 @@ kill_sink(tr_rng *rng, struct sim_job *job)
     job->kill_workers = job->kill_sources = false;
 }
 
+/* No policy ever loses more than the step under way. */
+static void
+mirror(tr_rng *rng, struct sim_job *job)
+{
+    kill_sink(rng, job);
+    job->mirrors = 1000;
+    job->mirrors_torn = 0;
+    job->faults.kill_every_ns = upto(rng, 20, 600) * MS;
+    job->faults.restart_ns = upto(rng, 1, 300) * MS;
+}
+
 /* Who dies is back before the others know, and its last messages arrive after that. */
 static void
 phoenix(tr_rng *rng, struct sim_job *job)
@@ -214,6 +236,15 @@ resumed(tr_rng *rng, struct sim_job *job)
     job->stop_ns = 0; /* a life of its own is not long enough for it */
 }
 
+/* The node dies and comes back, and its coordinator finds by itself where the run stood. */
+static void
+lives(tr_rng *rng, struct sim_job *job)
+{
+    resumed(rng, job);
+    job->by_itself = true;
+    job->lives = upto(rng, 2, 8);
+}
+
 const struct sim_scenario sim_scenarios[] = {
     {"swarm", "a mixture of everything, drawn anew for each seed", swarm},
     {"quiet", "no faults: the job as it should be", quiet},
@@ -222,10 +253,12 @@ const struct sim_scenario sim_scenarios[] = {
     {"kill-rollouts", "sources die and come back", kill_sources},
     {"kill-stages", "workers of both stages die and come back", kill_stages},
     {"kill-policy", "the policy dies and goes back to its newest checkpoint", kill_sink},
+    {"mirror", "the policy dies at any moment, and its state never with it", mirror},
     {"phoenix", "processes die and are back before the news of it", phoenix},
     {"partition", "pairs of loops cannot reach each other for a while", partitions},
     {"slow", "loops stand still for a while", pauses},
     {"resume", "the whole job is killed and resumed from its disk, several times", resumed},
+    {"lives", "the same, and the coordinator finds by itself what to go on from", lives},
     {"failing", "samples, rewards and groups fail by themselves", failing},
 };
 const size_t sim_scenario_count = TR_COUNT(sim_scenarios);

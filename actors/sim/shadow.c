@@ -11,7 +11,9 @@
 struct sim_shadow *
 sim_shadow_new(void)
 {
-    return tr_zalloc(1, sizeof(struct sim_shadow));
+    struct sim_shadow *s = tr_zalloc(1, sizeof *s);
+    s->mirrored_step = s->published_step = UINT64_MAX;
+    return s;
 }
 
 void
@@ -20,6 +22,7 @@ sim_shadow_free(struct sim_shadow *s)
     if (s != NULL) {
         tr_free(s->groups);
         tr_free(s->snapshot);
+        tr_free(s->states);
         tr_free(s);
     }
 }
@@ -28,6 +31,7 @@ void
 sim_shadow_attach(struct sim_shadow *s, struct sim *sim)
 {
     s->sim = sim;
+    s->mirrored_step = UINT64_MAX; /* the store went with the life before */
 }
 
 /* --- the ledger ------------------------------------------------------------------------------- */
@@ -271,7 +275,32 @@ taken(struct sim_shadow *s, const troupe_record *r)
         }
         g->state = GROUP_TAKEN;
     }
+    s->taken_step = r->step;
     check_turns(s, r);
+}
+
+/* What the policy is once it has trained on these groups. */
+static void
+note_state(struct sim_shadow *s, const troupe_record *r)
+{
+    if (r->step >= s->state_capacity) {
+        size_t capacity = TR_MAX((size_t)r->step + 1, 2 * s->state_capacity);
+        s->states = tr_realloc(s->states, capacity, sizeof s->states[0]);
+        memset(
+            &s->states[s->state_capacity], 0, (capacity - s->state_capacity) * sizeof s->states[0]);
+        s->state_capacity = capacity;
+    }
+    for (size_t i = 0; i < r->group_count; i++) {
+        s->state = sim_trained(
+            s->state, r->step, r->groups[i].group, r->groups[i].digests, s->sim->job->group_size);
+    }
+    s->states[r->step] = s->state;
+}
+
+uint64_t
+sim_shadow_state(const struct sim_shadow *s, uint64_t step)
+{
+    return step > 0 && step < s->state_capacity ? s->states[step] : 0;
 }
 
 static void
@@ -285,6 +314,8 @@ committed(struct sim_shadow *s, const troupe_record *r)
         }
     }
     s->step = r->step;
+    s->taken_step = 0;
+    note_state(s, r);
     recount(s);
     s->commit_counters = s->counters;
     memcpy(s->commit_lags, s->taken_lags, sizeof s->commit_lags);
@@ -351,6 +382,13 @@ snapshot(struct sim_shadow *s, const troupe_record *r)
 static void
 rolled_back(struct sim_shadow *s, const troupe_record *r)
 {
+    if (s->mirrored_step == s->step && !s->sim->refusing) {
+        sim_violation(s->sim, "back-in-vain",
+            "rolled back from step %" PRIu64 ", of which there is a mirror", s->step);
+    }
+    s->mirrored_step = s->published_step = UINT64_MAX;
+    s->taken_step = 0;
+    s->state = sim_shadow_state(s, r->step);
     s->epoch = r->epoch;
     s->step = r->step;
     s->rolled_ns = sim_shadow_now_ns(s);
@@ -405,11 +443,17 @@ sim_shadow_record(struct sim_shadow *s, const troupe_record *r)
             s->applied[r->source] = r->version;
         }
         break;
-    case TROUPE_RECORD_RUN:
     case TROUPE_RECORD_PUBLISHED:
+        s->published_step = r->step;
+        break;
+    case TROUPE_RECORD_MIRRORED:
+        s->mirrored_step = r->step;
+        break;
+    case TROUPE_RECORD_RUN:
     case TROUPE_RECORD_DURABLE:
     case TROUPE_RECORD_RELEASED:
     case TROUPE_RECORD_ENDED:
+    case TROUPE_RECORD_REOPENED:
         break;
     }
 }

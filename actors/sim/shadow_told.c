@@ -147,6 +147,23 @@ sim_shadow_told(struct sim_shadow *s, uint64_t epoch, uint64_t group)
 
 /* --- what the sink was answered --------------------------------------------------------------- */
 
+/* The batch that is out, all of it and nothing else. */
+void
+sim_shadow_granted(
+    struct sim_shadow *s, const struct sim_granted *batch, uint32_t count, uint64_t step)
+{
+    bool same = step == s->taken_step && count == s->sim->job->groups_per_step;
+    for (uint32_t i = 0; same && i < count; i++) {
+        const struct shadow_group *g = sim_shadow_group(s, batch[i].group);
+        same = g != NULL && g->state == GROUP_TAKEN;
+    }
+    if (!same) {
+        sim_violation(s->sim, "granted-other",
+            "step %" PRIu64 " was answered with %u groups that are not the ones on record for it",
+            step, count);
+    }
+}
+
 static bool
 same_counters(const troupe_counters *a, const troupe_counters *b)
 {
@@ -168,6 +185,25 @@ compare_counters(struct sim_shadow *s, const char *where, const troupe_counters 
             told->queued, told->in_flight, expected->dispatched, expected->trained,
             expected->filtered, expected->stale, expected->failed, expected->queued,
             expected->in_flight);
+    }
+}
+
+void
+sim_shadow_opened(struct sim_shadow *s, const struct sim_opened *what)
+{
+    bool published = s->published_step == s->step;
+    bool mirrored = s->mirrored_step == s->step;
+    if (what->epoch != s->epoch || what->step != s->step || what->published != published ||
+        what->mirrored != mirrored) {
+        sim_violation(s->sim, "opened-elsewhere",
+            "told to go on from epoch %" PRIu64 ", step %" PRIu64 "%s%s, the records say epoch "
+            "%" PRIu64 ", step %" PRIu64 "%s%s",
+            what->epoch, what->step, what->published ? ", published" : "",
+            what->mirrored ? ", mirrored" : "", s->epoch, s->step, published ? ", published" : "",
+            mirrored ? ", mirrored" : "");
+    }
+    if (mirrored) { /* else it may be the beginning of an epoch, in which nothing was committed */
+        compare_counters(s, "the answer to a new policy", &what->counters, &s->commit_counters);
     }
 }
 

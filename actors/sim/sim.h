@@ -66,9 +66,11 @@ struct sim_job {
     uint32_t disk_fails;    /* checkpoints that cannot be written */
     uint32_t lies;          /* a message that cannot be true is sent before the true one */
     /* Habits of the policy. */
-    bool late_durable; /* it saves after it has published, as the real one does, or before */
-    bool asks_always;  /* for a ledger at each commit, or only when a checkpoint is due */
-    uint64_t stop_ns;  /* it is asked to end after this virtual time; 0: never */
+    bool late_durable;     /* it saves after it has published, as the real one does, or before */
+    bool asks_always;      /* for a ledger at each commit, or only when a checkpoint is due */
+    uint64_t stop_ns;      /* it is asked to end after this virtual time; 0: never */
+    uint32_t mirrors;      /* commits that its state is handed over with, in thousandths */
+    uint32_t mirrors_torn; /* mirrors that a new policy cannot use */
     bool filter;
     bool flawless; /* nothing at all goes wrong */
     bool kill_sources, kill_workers, kill_sink;
@@ -77,9 +79,11 @@ struct sim_job {
     /* For lives that follow each other; NULL and zero: one life, nothing on the disk. */
     uint64_t lives;            /* how many there may be */
     uint64_t life;             /* which one this is */
-    const char *run_dir;       /* has journal and ledger.json, the checkpoint's ledger */
+    const char *run_dir;       /* has journal and ledger-N.json, the checkpoints' ledgers */
     bool resume;               /* go on from what is there */
-    uint64_t disk_step;        /* of that ledger; 0: none */
+    bool by_itself;            /* the coordinator is told which life it is, and finds the rest */
+    uint64_t disk_step;        /* of the newest ledger; 0: none */
+    uint64_t durable_step;     /* the newest that the coordinator has acknowledged */
     uint64_t kill_all_ns;      /* the whole job is killed after this virtual time */
     struct sim_shadow *shadow; /* of all lives; NULL: the life makes its own */
 };
@@ -108,6 +112,7 @@ struct sim_result {
     bool finished;
     uint64_t lives;
     uint64_t disk_step;
+    uint64_t durable_step;
     troupe_counters counters;
 };
 
@@ -141,6 +146,7 @@ struct sim {
     uint64_t disk_step;
     char *durable_ledger;    /* of the step below; NULL: step 0 */
     uint64_t durable_step;   /* the newest that the coordinator has acknowledged */
+    bool refusing;           /* a sink has said that it cannot use the mirror */
     uint64_t committed_step; /* the newest of the lineage that stands */
 };
 
@@ -164,6 +170,14 @@ void sim_checkpoint(struct sim *sim, uint64_t step, const char *ledger);
 /* The number that a sample earns, exactly. One group in four has the same for all members, and
  * one in four for all but the last. */
 double sim_reward(const struct sim *sim, uint64_t group, uint32_t member, uint32_t attempt);
+/* A policy's state in one word: what it was before, and the groups that a step has trained on. */
+uint64_t sim_trained(
+    uint64_t state, uint64_t step, uint64_t group, const uint64_t *digests, uint32_t count);
+/* Makes a mirror of it; false when there is no room. And reads one: false when it is none. */
+bool sim_mirror_make(
+    troupe_store *store, uint64_t step, uint64_t state, troupe_object *object, uint64_t *digest);
+bool sim_mirror_read(
+    troupe_store *store, troupe_object object, uint64_t digest, uint64_t step, uint64_t *state);
 /* Where a role's replica lives. */
 int sim_source_loop(uint32_t source);
 int sim_worker_loop(const struct sim_job *job, uint32_t stage, uint32_t worker);
@@ -218,6 +232,25 @@ void sim_shadow_asked(struct sim_shadow *shadow, const struct sim_asked *what);
 void sim_shadow_refused(struct sim_shadow *shadow, const struct sim_asked *what);
 /* The sink was told of a group that ended without it. */
 void sim_shadow_told(struct sim_shadow *shadow, uint64_t epoch, uint64_t group);
+
+/* What a policy's state must be after a step of the lineage that stands; 0 after step 0. */
+uint64_t sim_shadow_state(const struct sim_shadow *shadow, uint64_t step);
+
+/* What a sink was answered when it opened the stream. */
+struct sim_opened {
+    uint64_t epoch;
+    uint64_t step;
+    uint64_t next_version;
+    bool published;
+    bool mirrored;
+    bool voided;
+    troupe_counters counters; /* of the last commit */
+};
+
+void sim_shadow_opened(struct sim_shadow *shadow, const struct sim_opened *what);
+/* A step was granted these groups. */
+void sim_shadow_granted(
+    struct sim_shadow *shadow, const struct sim_granted *batch, uint32_t count, uint64_t step);
 
 /* A commit as the sink meant it, and its answer as the sink heard it. */
 struct sim_committed {

@@ -31,7 +31,11 @@ struct sink {
     uint64_t next_version;
     uint64_t calls;     /* made in this life */
     uint64_t told_step; /* whose true commit was sent last */
+    uint64_t state;     /* what it is, see mirror.c */
+    bool refuses;       /* the mirror that it was told of */
     troupe_object weights;
+    troupe_object mirror; /* on its way with a commit */
+    uint64_t mirror_digest;
     struct sim_granted batch[SIM_BATCH_MAX];
     uint32_t batch_count;
     /* Samples of steps that no durable point covers: they must all be there until one does. */
@@ -84,12 +88,22 @@ sink_start(troupe_ctx *ctx)
 }
 
 static void
+drop_mirror(struct sink *s)
+{
+    if (troupe_object_word(s->mirror) != 0) {
+        (void)troupe_object_release(s->sim->store, s->mirror);
+    }
+    s->mirror = (troupe_object){0};
+}
+
+static void
 sink_fini(troupe_ctx *ctx)
 {
     struct sink *s = troupe_state(ctx);
     if (troupe_object_word(s->weights) != 0) {
         (void)troupe_object_release(troupe_ctx_store(ctx), s->weights);
     }
+    drop_mirror(s);
     tr_free(s->ledger);
     tr_free(s->kept);
 }
@@ -181,39 +195,104 @@ proceed(troupe_ctx *ctx)
 
 /* --- open, publish ---------------------------------------------------------------------------- */
 
+static bool
+read_counters(troupe_answer *answer, int index, troupe_counters *c)
+{
+    uint64_t *into[] = {&c->dispatched, &c->trained, &c->filtered, &c->stale, &c->failed,
+        &c->queued, &c->in_flight};
+    tr_reader in;
+    uint32_t count = 0;
+    bool ok = troupe_arg_reader(answer, index, &in) && tr_read_array(&in, &count) &&
+              count == TR_COUNT(into);
+    for (size_t i = 0; ok && i < TR_COUNT(into); i++) {
+        ok = tr_read_u64(&in, into[i]);
+    }
+    return ok;
+}
+
+static bool
+is_due(const struct sink *s, uint64_t step)
+{
+    const struct sim_job *job = s->sim->job;
+    return s->stopping || step >= job->steps || step % job->checkpoint_every == 0;
+}
+
+/* The state of the step that it is told: from the mirror, else from the disk, where the checkpoint
+ * of no other step may be meant. False: the mirror is not fit to be used. */
+static bool
+restore(struct sink *s, troupe_answer *answer, const struct sim_opened *o)
+{
+    struct sim *sim = s->sim;
+    s->state = sim_shadow_state(sim->shadow, o->step);
+    if (o->mirrored) {
+        uint64_t state = 0;
+        if (!sim_mirror_read(sim->store, troupe_arg_object(answer, 5), troupe_arg_u64(answer, 6),
+                o->step, &state) ||
+            state != s->state) {
+            sim_violation(
+                sim, "mirror", "the mirror of step %" PRIu64 " is another state", o->step);
+        }
+        return !sim_chance(sim_word(sim, o->step, o->epoch, 9000), sim->job->mirrors_torn);
+    }
+    if (o->step != sim->durable_step && o->step != sim->disk_step) {
+        sim_violation(sim, "acknowledged-not-durable",
+            "told to go on from step %" PRIu64 ", the newest checkpoint is of step %" PRIu64
+            ", the newest that was acknowledged of step %" PRIu64,
+            o->step, sim->disk_step, sim->durable_step);
+    }
+    sim->durable_step = o->step;
+    return true;
+}
+
 static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     struct sink *s = troupe_state(ctx);
-    const struct sim *sim = s->sim;
     (void)user;
-    if (troupe_answer_status(answer) == TROUPE_STOPPED) {
-        finish(ctx, NULL); /* killed between the end and the word of it */
-        return;
-    }
     if (again(ctx, answer, open_stream, "open")) {
         return;
     }
-    s->opener = true;
-    s->epoch = troupe_arg_u64(answer, 0);
-    s->step = troupe_arg_u64(answer, 1);
-    s->next_version = troupe_arg_u64(answer, 2);
-    if (s->step != sim->durable_step && s->step != sim->disk_step) {
-        sim_violation(s->sim, "acknowledged-not-durable",
-            "told to go on from step %" PRIu64 ", the newest checkpoint is of step %" PRIu64
-            ", the newest that was acknowledged of step %" PRIu64,
-            s->step, sim->disk_step, sim->durable_step);
+    if (troupe_arg_bool(answer, 11)) {
+        finish(ctx, NULL); /* killed between the end and the word of it */
+        return;
     }
-    s->sim->durable_step = s->step;
+    struct sim_opened o = {.epoch = troupe_arg_u64(answer, 0),
+        .step = troupe_arg_u64(answer, 1),
+        .next_version = troupe_arg_u64(answer, 2),
+        .published = troupe_arg_bool(answer, 4),
+        .mirrored = !troupe_arg_is_nil(answer, 5),
+        .voided = troupe_arg_bool(answer, 7)};
+    if (!read_counters(answer, 8, &o.counters)) {
+        sim_violation(s->sim, "ledger", "the answer to a new policy does not parse");
+    }
+    sim_shadow_opened(s->sim->shadow, &o);
+    s->refuses = !restore(s, answer, &o);
+    s->sim->refusing = s->refuses;
+    if (s->refuses) {
+        open_stream(ctx, NULL);
+        return;
+    }
+    s->opener = o.voided;
+    s->epoch = o.epoch;
+    s->step = o.step;
+    s->next_version = o.next_version;
+    s->published = o.published;
+    s->version = o.published ? o.next_version - 1 : 0;
     s->sim->committed_step = s->step;
-    publish(ctx, NULL);
+    tr_free(s->ledger);
+    s->ledger = troupe_arg_is_nil(answer, 9) ? NULL : tr_strdup(troupe_arg_str(answer, 9));
+    bool fails = chance(s, 6000, s->sim->job->disk_fails);
+    s->due = s->ledger != NULL && is_due(s, s->step) && !fails;
+    proceed(ctx);
 }
 
 static void
 open_stream(troupe_ctx *ctx, void *user)
 {
+    struct sink *s = troupe_state(ctx);
     (void)user;
     troupe_args args = {0};
+    troupe_args_bool(&args, s->refuses);
     ask(ctx, TROUPE_METHOD_OPEN, &args, opened, open_stream);
 }
 
@@ -304,6 +383,7 @@ taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
         sim_violation(s->sim, "batch", "the granted batch does not parse");
         return;
     }
+    sim_shadow_granted(s->sim->shadow, s->batch, s->batch_count, s->step + 1);
     for (uint32_t i = 0; i < s->batch_count; i++) {
         judge(s, &s->batch[i]);
     }
@@ -333,21 +413,6 @@ take(troupe_ctx *ctx, void *user)
 /* --- commit, durable, finish ------------------------------------------------------------------ */
 
 static bool
-read_counters(troupe_answer *answer, troupe_counters *c)
-{
-    uint64_t *into[] = {&c->dispatched, &c->trained, &c->filtered, &c->stale, &c->failed,
-        &c->queued, &c->in_flight};
-    tr_reader in;
-    uint32_t count = 0;
-    bool ok =
-        troupe_arg_reader(answer, 0, &in) && tr_read_array(&in, &count) && count == TR_COUNT(into);
-    for (size_t i = 0; ok && i < TR_COUNT(into); i++) {
-        ok = tr_read_u64(&in, into[i]);
-    }
-    return ok;
-}
-
-static bool
 read_lags(troupe_answer *answer, uint64_t lags[TROUPE_LAG_BUCKETS])
 {
     tr_reader in;
@@ -374,16 +439,23 @@ keep_samples(struct sink *s)
 }
 
 static bool
-is_due(const struct sink *s, uint64_t step)
-{
-    const struct sim_job *job = s->sim->job;
-    return s->stopping || step >= job->steps || step % job->checkpoint_every == 0;
-}
-
-static bool
 wants_ledger(const struct sink *s)
 {
     return s->sim->job->asks_always || is_due(s, s->step + 1);
+}
+
+/* What it is once the batch is trained on. */
+static uint64_t
+state_after(const struct sink *s)
+{
+    uint64_t state = s->state;
+    for (uint32_t i = 0; i < s->batch_count; i++) {
+        const struct sim_granted *g = &s->batch[i];
+        if (strcmp(g->verdict, "trained") == 0) {
+            state = sim_trained(state, s->step + 1, g->group, g->digests, s->sim->job->group_size);
+        }
+    }
+    return state;
 }
 
 static void
@@ -395,13 +467,15 @@ committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
     if (again(ctx, answer, commit, "commit")) {
         return;
     }
+    s->state = state_after(s);
     c.step = ++s->step;
+    drop_mirror(s);
     s->sim->committed_step = s->step;
     s->published = false;
     tr_free(s->ledger);
     s->ledger = troupe_arg_is_nil(answer, 1) ? NULL : tr_strdup(troupe_arg_str(answer, 1));
     c.ledger = s->ledger;
-    if (!read_counters(answer, &c.counters) || !troupe_counters_hold(&c.counters) ||
+    if (!read_counters(answer, 0, &c.counters) || !troupe_counters_hold(&c.counters) ||
         !read_lags(answer, c.lags)) {
         sim_violation(s->sim, "ledger", "the answer to a commit does not parse or add up");
     } else {
@@ -488,6 +562,15 @@ tell_truth(troupe_ctx *ctx, void *user)
         put_verdict(s, &args, &s->batch[i], 0);
     }
     troupe_args_bool(&args, wants_ledger(s));
+    bool mirrored = sim_chance(sim_word(s->sim, s->step, s->epoch, 9100), s->sim->job->mirrors);
+    if (mirrored && troupe_object_word(s->mirror) == 0) {
+        (void)!sim_mirror_make(
+            s->sim->store, s->step + 1, state_after(s), &s->mirror, &s->mirror_digest);
+    }
+    if (troupe_object_word(s->mirror) != 0) {
+        troupe_args_object(&args, s->mirror);
+        troupe_args_u64(&args, s->mirror_digest);
+    }
     ask(ctx, TROUPE_METHOD_COMMIT, &args, committed, commit);
 }
 
@@ -537,7 +620,7 @@ finished(troupe_ctx *ctx, troupe_answer *answer, void *user)
     if (again(ctx, answer, finish, "finish")) {
         return;
     }
-    if (!read_counters(answer, &s->sim->final)) {
+    if (!read_counters(answer, 0, &s->sim->final)) {
         sim_violation(s->sim, "ledger", "the final ledger does not parse");
     } else {
         sim_shadow_finish(s->sim->shadow, s->opener, &s->sim->final);
