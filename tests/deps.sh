@@ -5,7 +5,7 @@ set -euo pipefail
 
 build="gcc g++ cmake ninja-build pkg-config libmsgpack-dev libjansson-dev libxxhash-dev
   libutf8proc-dev libpcre2-dev libjemalloc-dev libcmocka-dev ca-certificates"
-tests="libdnnl-dev clang-14 clang-format-14 libclang-rt-14-dev llvm-14 valgrind shellcheck codespell python3 procps"
+tests="libdnnl-dev clang-14 clang-format-14 libclang-rt-14-dev llvm-14 valgrind shellcheck codespell mandoc python3 procps"
 wanted=$build
 [ "${1:-}" = "--build-only" ] || wanted="$build $tests"
 

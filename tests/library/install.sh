@@ -13,7 +13,7 @@ cd "$work/prefix"
 for file in bin/troupe lib/libtroupe.so lib/libtroupe.so.0 lib/libtroupe.a lib/pkgconfig/troupe.pc \
     lib/cmake/troupe/troupe-config.cmake include/troupe/troupe.h include/troupe/kernels.h \
     include/troupe/packing.h include/troupe/roles.h include/troupe/ext/link.h \
-    share/doc/troupe/LICENSE share/doc/troupe/examples/hello/hello.c; do
+    share/man/man1/troupe.1 share/man/man7/troupe.7 share/doc/troupe/LICENSE share/doc/troupe/examples/hello/hello.c; do
     [ -e "$file" ] || { echo "not installed: $file"; exit 1; }
 done
 [ "$(readlink lib/libtroupe.so)" = libtroupe.so.0 ] || { echo "lib/libtroupe.so does not lead to the soname"; exit 1; }
