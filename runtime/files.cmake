@@ -8,7 +8,8 @@ troupe_library(troupe_runtime
     wire/writer.c wire/reader.c wire/frame.c
     link/local.c
     loop/timers.c loop/mailbox.c loop/loop.c
-    actor/directory.c actor/seen.c actor/args.c actor/values.c actor/open.c actor/call.c
+    actor/directory.c actor/seen.c actor/class.c actor/args.c actor/values.c actor/open.c
+    actor/call.c actor/chain.c actor/cancel.c
     actor/arrive.c actor/answer.c actor/actor.c actor/self.c actor/names.c actor/waits.c
     actor/driver.c actor/host.c
     store/store.c store/sample_seal.c store/sample_read.c

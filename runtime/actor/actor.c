@@ -18,28 +18,6 @@ tr_actor_at(tr_host *host, uint16_t slot, uint32_t incarnation)
 
 /* --- spawn ---------------------------------------------------------------------------------- */
 
-/* Two methods of one id could not be told apart by a message. */
-static troupe_status
-check_class(const troupe_class *type, troupe_error *err)
-{
-    for (int i = 0; type->methods[i].name != NULL; i++) {
-        if (i == TROUPE_METHODS_MAX) {
-            return troupe_fail(err, TROUPE_INVALID,
-                "class %s: more than %d methods, or the list "
-                "does not end with an empty one",
-                type->name, TROUPE_METHODS_MAX);
-        }
-        for (int j = 0; j < i; j++) {
-            if (tr_method_id(type->methods[i].name) == tr_method_id(type->methods[j].name)) {
-                return troupe_fail(err, TROUPE_INVALID,
-                    "class %s: methods %s and %s have one name or one id; rename one", type->name,
-                    type->methods[j].name, type->methods[i].name);
-            }
-        }
-    }
-    return TROUPE_OK;
-}
-
 static bool
 find_slot(tr_host *host, uint16_t *slot)
 {
@@ -72,7 +50,7 @@ next_incarnation(tr_host *host)
 }
 
 static troupe_ctx *
-new_actor(tr_host *host, const tr_spawn *spawn, uint16_t slot)
+new_actor(tr_host *host, const tr_spawn *spawn, struct tr_class_info *info, uint16_t slot)
 {
     const tr_directory *directory = host->options.directory;
     troupe_ctx *ctx = tr_zalloc(1, sizeof *ctx);
@@ -88,9 +66,7 @@ new_actor(tr_host *host, const tr_spawn *spawn, uint16_t slot)
     ctx->context = spawn->context;
     ctx->mailbox.calls_max = spawn->mailbox > 0 ? (uint32_t)spawn->mailbox : TR_MAILBOX_DEFAULT;
     ctx->state = tr_zalloc(1, spawn->type->state_size);
-    for (int i = 0; spawn->type->methods[i].name != NULL; i++) {
-        ctx->method_ids[i] = tr_method_id(spawn->type->methods[i].name);
-    }
+    ctx->info = info;
     host->actors[slot] = ctx;
     host->actor_count++;
     return ctx;
@@ -100,15 +76,17 @@ troupe_status
 tr_host_spawn(tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_error *err)
 {
     uint16_t slot = 0;
+    struct tr_class_info *info = NULL;
     troupe_error why = {.status = TROUPE_OK, .text = ""};
-    troupe_status status = check_class(spawn->type, err);
+    troupe_status status = tr_class_hold(&host->classes, spawn->type, &info, err);
     if (status != TROUPE_OK) {
         return status;
     }
     if (!find_slot(host, &slot)) {
+        tr_class_release(&host->classes, info);
         return troupe_fail(err, TROUPE_FULL, "a loop holds at most %d actors", TR_ACTORS_MAX);
     }
-    troupe_ctx *ctx = new_actor(host, spawn, slot);
+    troupe_ctx *ctx = new_actor(host, spawn, info, slot);
     if (spawn->type->init != NULL) {
         tr_actor_note(ctx, TR_LIFE_INIT, 0);
         status = spawn->type->init(ctx, spawn->config == NULL ? "{}" : spawn->config, &why);
@@ -143,17 +121,6 @@ tr_actor_stir(troupe_ctx *ctx)
     tr_loop_queue(&ctx->host->loop, &ctx->task);
 }
 
-static const troupe_method *
-find_method(const troupe_ctx *ctx, uint32_t id)
-{
-    for (int i = 0; ctx->method_ids[i] != 0; i++) {
-        if (ctx->method_ids[i] == id) {
-            return &ctx->type->methods[i];
-        }
-    }
-    return NULL;
-}
-
 /* The method has returned without an answer: because it ended its actor, because an argument was
  * bad, or by mistake. */
 static void
@@ -174,10 +141,12 @@ run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call
 {
     call->state |= TR_MSG_RUNNING;
     call->name = method->name;
+    ctx->running = call;
     ctx->host->stats.calls_run++;
     tr_actor_note(ctx, TR_LIFE_METHOD, call->frame.method);
     method->run(ctx, call);
     tr_actor_unnote(ctx->host);
+    ctx->running = NULL;
     call->state &= (uint8_t)~TR_MSG_RUNNING;
     if ((call->state & TR_MSG_ANSWERED) != 0) {
         tr_msg_free(call);
@@ -190,10 +159,10 @@ run_method(troupe_ctx *ctx, const troupe_method *method, struct troupe_msg *call
 static void
 run_call(troupe_ctx *ctx, struct troupe_msg *call)
 {
-    const troupe_method *method = find_method(ctx, call->frame.method);
-    if (method == NULL) {
+    if (call->method_at == 0) {
         char text[TR_WHO_MAX];
-        (void)snprintf(text, sizeof text, "class %s has no such method", ctx->type->name);
+        (void)snprintf(text, sizeof text, "class %s has no such method%s", ctx->type->name,
+            ctx->info->group_count > 0 ? " or group" : "");
         (void)tr_answer_text(call, TROUPE_UNSUPPORTED, text);
         return;
     }
@@ -201,7 +170,11 @@ run_call(troupe_ctx *ctx, struct troupe_msg *call)
         (void)tr_answer_text(call, TROUPE_TIMEOUT, "its time was over before it could run");
         return;
     }
-    run_method(ctx, method, call);
+    if (call->group != 0) {
+        ctx->group_open[call->group - 1]++;
+        call->counted = true;
+    }
+    run_method(ctx, &ctx->type->methods[call->method_at - 1], call);
 }
 
 static void
@@ -241,18 +214,54 @@ tr_actor_hooks(troupe_ctx *ctx)
     }
 }
 
+/* Whether a message can be handled now: a call of a full group cannot. */
+static bool
+may_run(const struct troupe_msg *msg, const void *user)
+{
+    const troupe_ctx *ctx = user;
+    return msg->group == 0 ||
+           ctx->group_open[msg->group - 1] < ctx->type->groups[msg->group - 1].open_max;
+}
+
+static struct troupe_msg *
+next_message(troupe_ctx *ctx)
+{
+    if (ctx->info->group_count == 0) {
+        return tr_mailbox_pop(&ctx->mailbox);
+    }
+    struct troupe_msg *msg = tr_mailbox_pop_first(&ctx->mailbox, may_run, ctx);
+    ctx->blocked = msg == NULL;
+    return msg;
+}
+
+static void
+run_message(troupe_ctx *ctx, struct troupe_msg *msg)
+{
+    switch ((tr_frame_kind)msg->frame.kind) {
+    case TR_FRAME_CALL:
+        run_call(ctx, msg);
+        break;
+    case TR_FRAME_ANSWER:
+        run_answer(ctx, msg);
+        break;
+    case TR_FRAME_CANCEL:
+        tr_cancel_run(ctx, msg);
+        break;
+    case TR_FRAME_ITEM:
+    case TR_FRAME_CREDIT:
+        tr_msg_free(msg);
+        break;
+    }
+}
+
 /* One message if there is one, else one slice of the actor's own work. */
 static bool
 run_piece(troupe_ctx *ctx)
 {
-    struct troupe_msg *msg = tr_mailbox_pop(&ctx->mailbox);
+    struct troupe_msg *msg = next_message(ctx);
     if (msg != NULL) {
         ctx->trace = msg->frame.trace;
-        if (msg->frame.kind == TR_FRAME_CALL) {
-            run_call(ctx, msg);
-        } else {
-            run_answer(ctx, msg);
-        }
+        run_message(ctx, msg);
         ctx->trace = 0;
         ctx->idle = ctx->type->idle != NULL;
         return false;
@@ -279,7 +288,7 @@ tr_actor_run(struct tr_task *task)
         tr_actor_end(ctx, ctx->end_status, ctx->end_text);
         return was_long;
     }
-    if (ctx->mailbox.first != NULL || (ctx->idle && ctx->started)) {
+    if ((ctx->mailbox.first != NULL && !ctx->blocked) || (ctx->idle && ctx->started)) {
         tr_loop_queue(&ctx->host->loop, &ctx->task);
     }
     return was_long;
@@ -303,17 +312,6 @@ answer_rest(troupe_ctx *ctx, troupe_status status, const char *text)
     }
 }
 
-static void
-drop_calls(troupe_ctx *ctx)
-{
-    struct tr_open_table *open = &ctx->host->open;
-    for (uint32_t i = 0; i < open->capacity; i++) {
-        if (open->entries[i].call != 0 && open->entries[i].ctx == ctx) {
-            tr_open_drop(ctx->host, i);
-        }
-    }
-}
-
 /* Out of the directory first: a call that arrives from now on is for nobody. Then the state
  * goes, while calls that are still kept may yet be answered; what is left is answered here. */
 void
@@ -328,7 +326,7 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
         ctx->type->fini(ctx);
     }
     tr_timers_cancel_all(&host->loop.timers, ctx);
-    drop_calls(ctx);
+    tr_cancel_all(ctx);
     answer_rest(ctx, status == TROUPE_STOPPED ? TROUPE_STOPPED : TROUPE_DIED, cause);
     if (ctx->role != TR_NO_ROLE && !host->killed) {
         tr_directory_down(host->options.directory, ctx->role, ctx->replica, ref, cause);
@@ -336,6 +334,9 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
     uint16_t role = ctx->role, replica = ctx->replica;
     bool unmade = ctx->unmade;
     tr_loop_unqueue(&host->loop, &ctx->task);
+    tr_class_release(&host->classes, ctx->info);
+    tr_free(ctx->watches);
+    tr_free(ctx->handles);
     tr_free(ctx->state);
     tr_free(ctx->end_text);
     tr_free(ctx);

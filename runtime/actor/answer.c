@@ -38,6 +38,7 @@ tr_answer_for(tr_host *host, const struct troupe_msg *call, troupe_status status
 {
     struct troupe_msg *answer = tr_msg_of_text(text);
     address(call, answer, status);
+    answer->frame.flags = TR_FRAME_RUNTIME;
     post(host, answer);
 }
 
@@ -57,10 +58,22 @@ unkeep(struct troupe_msg *call)
     call->state &= (uint8_t)~TR_MSG_KEPT;
 }
 
+void
+tr_group_leave(struct troupe_msg *call)
+{
+    troupe_ctx *ctx = call->owner;
+    if (call->counted) {
+        call->counted = false;
+        ctx->group_open[call->group - 1]--;
+        ctx->blocked = false;
+        tr_loop_queue(&ctx->host->loop, &ctx->task);
+    }
+}
+
 /* Sends `answer` (taken) as the one answer of the call, and frees the call unless its method still
- * runs. */
+ * runs. One that nobody waits for is not sent. */
 static void
-conclude(struct troupe_msg *call, struct troupe_msg *answer, troupe_status status)
+conclude(struct troupe_msg *call, struct troupe_msg *answer, troupe_status status, unsigned flags)
 {
     tr_host *host = call->owner->host;
     bool one_way = (call->frame.flags & TR_FRAME_ONE_WAY) != 0;
@@ -68,11 +81,13 @@ conclude(struct troupe_msg *call, struct troupe_msg *answer, troupe_status statu
     if ((call->state & TR_MSG_KEPT) != 0) {
         unkeep(call);
     }
+    tr_group_leave(call);
     address(call, answer, status);
+    answer->frame.flags = (uint8_t)flags;
     if ((call->state & TR_MSG_RECORDED) != 0) {
         tr_seen_done(&host->seen, &call->frame, one_way ? NULL : answer);
     }
-    if (one_way) {
+    if (one_way || call->fate != TROUPE_OK) {
         tr_msg_free(answer);
     } else {
         post(host, answer);
@@ -97,9 +112,16 @@ tr_answer_text(struct troupe_msg *call, troupe_status status, const char *text)
 {
     troupe_status may = may_answer(call);
     if (may == TROUPE_OK) {
-        conclude(call, tr_msg_of_text(text), status);
+        conclude(call, tr_msg_of_text(text), status, TR_FRAME_RUNTIME);
     }
     return may;
+}
+
+void
+tr_answer_nobody(struct troupe_msg *call, troupe_status status, const char *text)
+{
+    call->fate = (uint8_t)status;
+    conclude(call, tr_msg_of_text(text), status, TR_FRAME_RUNTIME);
 }
 
 troupe_status
@@ -113,7 +135,8 @@ troupe_reply(troupe_call *call, troupe_args *args)
         if (args != NULL) {
             troupe_args_fini(args);
         }
-        return tr_answer_text(call, TROUPE_BAD_INPUT, call->bad);
+        conclude(call, tr_msg_of_text(call->bad), TROUPE_BAD_INPUT, 0);
+        return TROUPE_OK;
     }
     troupe_args none = {0};
     struct troupe_msg *answer = NULL;
@@ -121,7 +144,7 @@ troupe_reply(troupe_call *call, troupe_args *args)
     status = tr_args_seal(args, &answer);
     if (status == TROUPE_OK) {
         tr_args_forget(args);
-        conclude(call, answer, TROUPE_OK);
+        conclude(call, answer, TROUPE_OK, 0);
     }
     return status;
 }
@@ -156,8 +179,12 @@ troupe_reply_error(troupe_call *call, troupe_status status, const char *format, 
         text[0] = '\0';
     }
     va_end(args);
-    /* An error reply with status OK would be a success without its values. */
-    return tr_answer_text(call, status == TROUPE_OK ? TROUPE_FAILED : status, text);
+    troupe_status may = may_answer(call);
+    if (may == TROUPE_OK) {
+        /* An error reply with status OK would be a success without its values. */
+        conclude(call, tr_msg_of_text(text), status == TROUPE_OK ? TROUPE_FAILED : status, 0);
+    }
+    return may;
 }
 
 troupe_call *
@@ -175,6 +202,9 @@ troupe_defer(troupe_call *call)
         ctx->kept->prev = call;
     }
     ctx->kept = call;
+    if (ctx->type->cancelled != NULL) {
+        tr_watch_caller(call);
+    }
     return call;
 }
 

@@ -1,11 +1,13 @@
 /* Building the values of a message. The block of memory that is written to is the message
  * itself: room for its struct is left at the front, then comes a 16-bit array header that is
  * filled in at the end, then the values. So sending copies nothing. */
+#include "actor/chain.h"
 #include "actor/host.h"
 
 #include <troupe/ext/wire.h>
 #include <troupe/object.h>
 
+#include <stddef.h>
 #include <string.h>
 
 enum {
@@ -126,6 +128,28 @@ troupe_args_bin(troupe_args *args, const void *bytes, size_t size)
     }
 }
 
+/* A nil stands in its place until the value is there. */
+void
+troupe_args_answer(troupe_args *args, troupe_call_id earlier, int value)
+{
+    tr_buf buf;
+    uint32_t count = args->chain == NULL ? 0 : args->chain->count;
+    if (earlier.call == 0 || value < 0 || count == TR_CHAIN_MAX) {
+        args->bad = true;
+    }
+    if (!begin(args, &buf, 0)) {
+        return;
+    }
+    args->chain = tr_realloc(
+        args->chain, 1, offsetof(struct tr_chain, awaits) + (count + 1) * sizeof(struct tr_await));
+    args->chain->awaits[count] = (struct tr_await){
+        .of = earlier, .value = value, .offset = buf.size - sizeof(struct troupe_msg)};
+    args->chain->count = count + 1;
+    args->chain->missing = count + 1;
+    tr_write_nil(&buf);
+    end(args, &buf);
+}
+
 void
 troupe_args_object(troupe_args *args, troupe_object object)
 {
@@ -173,6 +197,10 @@ troupe_args_tensor(troupe_args *args, const troupe_tensor *tensor)
 void
 troupe_args_fini(troupe_args *args)
 {
+    if (args->data == NULL) {
+        return;
+    }
+    tr_chain_free(args->chain);
     tr_free(args->data);
     *args = (troupe_args){0};
 }
@@ -185,6 +213,12 @@ tr_args_forget(troupe_args *args)
 
 troupe_status
 tr_args_seal(troupe_args *args, struct troupe_msg **msg)
+{
+    return args->chain != NULL ? TROUPE_INVALID : tr_args_seal_chain(args, msg);
+}
+
+troupe_status
+tr_args_seal_chain(troupe_args *args, struct troupe_msg **msg)
 {
     if (args->bad || args->depth > 0) {
         return TROUPE_INVALID;

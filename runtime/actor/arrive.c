@@ -34,7 +34,7 @@ tr_route(tr_host *host, struct troupe_msg *msg)
     if (msg->frame.kind == TR_FRAME_CALL) {
         return tr_arrive_call(host, msg);
     }
-    tr_arrive_answer(host, msg);
+    tr_arrive(host, msg);
     return TROUPE_OK;
 }
 
@@ -91,7 +91,11 @@ tr_arrive_call(tr_host *host, struct troupe_msg *msg)
     if (recorded) {
         tr_seen_add(&host->seen, frame);
     }
+    (void)tr_class_find(ctx->info, frame->method, &msg->method_at, &msg->group);
+    msg->ahead_max = frame->status;
+    msg->frame.status = 0;
     msg->owner = ctx;
+    ctx->blocked = false;
     msg->state = recorded ? TR_MSG_RECORDED : 0;
     msg->since_ns = host->loop.now_ns;
     msg->deadline_ns = frame->remaining_us == UINT32_MAX
@@ -104,7 +108,7 @@ tr_arrive_call(tr_host *host, struct troupe_msg *msg)
 
 /* An answer counts when its call is still open. A success counts whoever sent it; bad news only
  * from the incarnation that was asked last: an older one may be gone while its successor is at
- * work. */
+ * work. A method's own bad news is a method's answer, whatever the status is called. */
 static bool
 is_awaited(const tr_host *host, const tr_frame *frame)
 {
@@ -130,7 +134,8 @@ tr_arrive_answer(tr_host *host, struct troupe_msg *msg)
     }
     uint32_t index = msg->frame.call_slot;
     troupe_status status = (troupe_status)msg->frame.status;
-    if (status == TROUPE_GONE || status == TROUPE_DIED || status == TROUPE_FULL) {
+    bool own = (msg->frame.flags & TR_FRAME_RUNTIME) != 0;
+    if (own && (status == TROUPE_GONE || status == TROUPE_DIED || status == TROUPE_FULL)) {
         char text[512];
         tr_msg_text(msg, text, sizeof text);
         tr_msg_free(msg);
@@ -146,12 +151,31 @@ refusal(troupe_status status)
     return status == TROUPE_GONE ? "that incarnation is no more" : "its mailbox is full";
 }
 
+static void
+arrive_other(tr_host *host, struct troupe_msg *msg)
+{
+    switch ((tr_frame_kind)msg->frame.kind) {
+    case TR_FRAME_ANSWER:
+        tr_arrive_answer(host, msg);
+        break;
+    case TR_FRAME_CANCEL:
+        tr_arrive_cancel(host, msg);
+        break;
+    case TR_FRAME_CALL:
+    case TR_FRAME_ITEM:
+    case TR_FRAME_CREDIT:
+        host->stats.dropped++;
+        tr_msg_free(msg);
+        break;
+    }
+}
+
 void
 tr_arrive(void *self, struct troupe_msg *msg)
 {
     tr_host *host = self;
-    if (msg->frame.kind == TR_FRAME_ANSWER) {
-        tr_arrive_answer(host, msg);
+    if (msg->frame.kind != TR_FRAME_CALL) {
+        arrive_other(host, msg);
         return;
     }
     troupe_status status = tr_arrive_call(host, msg);

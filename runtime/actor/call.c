@@ -117,6 +117,7 @@ expire(const struct tr_timer_job *job)
     if (open->last != NULL) {
         tr_buf_printf(&text, "; last: %s (%s)", open->last, troupe_status_name(open->last_status));
     }
+    tr_cancel_tell(host, index, TROUPE_TIMEOUT);
     tr_open_fail(host, index, TROUPE_TIMEOUT, text.data);
     tr_buf_fini(&text);
 }
@@ -144,6 +145,10 @@ tr_call_transmit(tr_host *host, uint32_t index)
     open->sent_to = ref;
     host->stats.calls_resent += open->sends > 0 ? 1 : 0;
     open->sends++;
+    if (open->resend_ns == 0) {
+        tr_msg_free(open->copy); /* of a chain: sent once */
+        open->copy = NULL;
+    }
     tr_open_arm(host, index);
     return TROUPE_OK;
 }
@@ -164,6 +169,30 @@ send_retried(tr_host *host, uint32_t index, struct troupe_msg *msg, uint64_t res
     return TROUPE_OK;
 }
 
+static uint64_t
+resend_ns(const troupe_call_options *options)
+{
+    return options->resend_ns == 0 ? TROUPE_RESEND_DEFAULT_NS : options->resend_ns;
+}
+
+/* A call with values that are still to come; what it is made of goes to the entry. */
+static troupe_status
+send_chained(tr_host *host, uint32_t index, struct troupe_msg *msg, struct tr_chain *chain,
+    const troupe_call_options *options)
+{
+    struct tr_open *open = &host->open.entries[index];
+    if (options->retry) {
+        open->resend_ns = resend_ns(options);
+        open->resend_max_ns = open->resend_ns * 8;
+        msg->frame.flags = TR_FRAME_RETRY;
+    }
+    troupe_status status = tr_chain_begin(host, index, chain, msg);
+    if (status != TROUPE_OK) {
+        tr_open_drop(host, index);
+    }
+    return status;
+}
+
 static troupe_status
 send_once(tr_host *host, uint32_t index, struct troupe_msg *msg, troupe_ref ref)
 {
@@ -180,14 +209,47 @@ send_once(tr_host *host, uint32_t index, struct troupe_msg *msg, troupe_ref ref)
     return status == TROUPE_FULL ? TROUPE_AGAIN : status;
 }
 
+/* The actor's count of limited calls to a target: index + 1, 0 when it is at its limit. */
+static uint32_t
+find_handle(troupe_ctx *ctx, troupe_target to, uint32_t pending_max)
+{
+    uint32_t at = ctx->handle_count;
+    for (uint32_t i = 0; i < ctx->handle_count; i++) {
+        const struct tr_handle *handle = &ctx->handles[i];
+        if (handle->open == 0) {
+            at = i;
+        } else if (handle->to.role == to.role && handle->to.replica == to.replica &&
+                   troupe_ref_equal(handle->to.ref, to.ref)) {
+            return handle->open < pending_max ? i + 1 : 0;
+        }
+    }
+    if (at == ctx->handle_count) {
+        ctx->handles = tr_realloc(ctx->handles, ctx->handle_count + 1, sizeof *ctx->handles);
+        ctx->handle_count++;
+    }
+    ctx->handles[at] = (struct tr_handle){.to = to};
+    return at + 1;
+}
+
 static troupe_status
 open_call(troupe_ctx *ctx, troupe_target to, const char *method, const troupe_call_options *options,
     uint32_t *index)
 {
     tr_host *host = ctx->host;
+    uint32_t handle = 0;
+    if (options->pending_max > 0) {
+        handle = find_handle(ctx, to, options->pending_max);
+        if (handle == 0) {
+            return TROUPE_AGAIN;
+        }
+    }
     struct tr_open *open = tr_open_add(&host->open, index);
     if (open == NULL) {
         return TROUPE_AGAIN;
+    }
+    if (handle != 0) {
+        open->handle = handle;
+        ctx->handles[handle - 1].open++;
     }
     uint64_t wait_ns =
         options->deadline_ns == 0 ? TROUPE_DEADLINE_DEFAULT_NS : options->deadline_ns;
@@ -197,6 +259,11 @@ open_call(troupe_ctx *ctx, troupe_target to, const char *method, const troupe_ca
     open->on_answer = options->on_answer;
     open->user = options->user;
     open->trace = trace_of(ctx, open->call);
+    ctx->open_count++;
+    if (options->cause != NULL) {
+        open->cause = options->cause->frame.call;
+        open->cause_source = options->cause->frame.source;
+    }
     open->since_ns = host->loop.now_ns;
     open->deadline_ns = host->loop.now_ns + TR_MIN(wait_ns, TROUPE_DEADLINE_MAX_NS);
     struct tr_timer_job job = {.run = expire, .self = host, .user = (void *)(uintptr_t)*index};
@@ -229,23 +296,28 @@ troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, tro
         return status;
     }
     args = args == NULL ? &none : args;
-    status = tr_args_seal(args, &msg);
+    status = tr_args_seal_chain(args, &msg);
     if (status != TROUPE_OK) {
         tr_open_drop(host, index);
         return status;
     }
+    troupe_call_id id = {.call = host->open.entries[index].call, .slot = index};
     msg->frame.method = tr_method_id(method);
     msg->frame.call_slot = (uint16_t)index;
     msg->frame.trace = host->open.entries[index].trace;
-    if (options.retry) {
-        uint64_t pause = options.resend_ns == 0 ? TROUPE_RESEND_DEFAULT_NS : options.resend_ns;
-        status = send_retried(host, index, msg, pause);
+    if (args->chain != NULL) {
+        status = send_chained(host, index, msg, args->chain, &options);
+    } else if (options.retry) {
+        status = send_retried(host, index, msg, resend_ns(&options));
     } else {
         status = send_once(host, index, msg, ref);
     }
     if (status == TROUPE_OK) {
         host->stats.calls_sent++;
         tr_args_forget(args);
+        if (options.id != NULL) {
+            *options.id = id;
+        }
     }
     troupe_args_fini(&none);
     return status;
@@ -278,6 +350,12 @@ troupe_tell(troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *
     }
     troupe_args_fini(&none);
     return status == TROUPE_FULL ? TROUPE_AGAIN : status;
+}
+
+bool
+troupe_answer_by_method(const troupe_answer *answer)
+{
+    return (answer->frame.flags & TR_FRAME_RUNTIME) == 0;
 }
 
 troupe_status

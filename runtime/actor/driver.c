@@ -64,6 +64,7 @@ give_up(troupe_ctx *ctx, const struct waiting *waiting)
     struct tr_open_table *open = &ctx->host->open;
     for (uint32_t i = 0; i < open->capacity; i++) {
         if (open->entries[i].call != 0 && open->entries[i].user == waiting) {
+            tr_cancel_tell(ctx->host, i, TROUPE_CANCELLED);
             tr_open_drop(ctx->host, i);
         }
     }

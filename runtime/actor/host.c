@@ -32,6 +32,7 @@ peer_gone(void *self, tr_address peer, uint32_t epoch)
             host->loop.now_ns + host->options.gone_wait_ns, &job, &timer) != TROUPE_OK) {
         tr_open_gone(host, peer, epoch);
     }
+    tr_cancel_gone(host, peer, epoch);
 }
 
 static uint64_t
@@ -64,6 +65,7 @@ apply(tr_host *host, const struct tr_change *change)
     tr_directory_place(host->options.directory, change->place, &role, &replica);
     if (change->before.incarnation != 0) {
         tr_open_down(host, change->before, change->cause);
+        tr_cancel_down(host, change->before);
         tell_watchers(host, role, replica, change->before, false, change->cause);
     }
     if (change->after.incarnation != 0) {
@@ -147,6 +149,8 @@ tr_host_free(tr_host *host)
     tr_open_fini(&host->open);
     tr_seen_fini(&host->seen);
     tr_free(host->actors);
+    TR_ASSERT(host->classes == NULL);
+    tr_free(host->settled);
     tr_free(host->refs);
     tr_free(host);
 }

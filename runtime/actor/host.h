@@ -3,10 +3,13 @@
  *
  *   call.c    sends calls and one-way messages       open.c   the table of open calls
  *   answer.c  replies, kept calls                    arrive.c what comes in, from afar or from here
- *   actor.c   spawn, run, end                        host.c   the host and its loop */
+ *   actor.c   spawn, run, end                        host.c   the host and its loop
+ *   cancel.c  calls that nobody waits for            chain.c  calls that wait for answers of others
+ *   class.c   what is worked out once of a class */
 #ifndef TR_ACTOR_HOST_H
 #define TR_ACTOR_HOST_H
 
+#include "actor/class.h"
 #include "actor/directory.h"
 #include "actor/seen.h"
 #include "loop/loop.h"
@@ -38,6 +41,18 @@ struct tr_watch {
     void *user;
 };
 
+/* Of an actor's open calls with a limit to one target. */
+struct tr_handle {
+    troupe_target to;
+    uint32_t open; /* 0: the entry is free */
+};
+
+/* What a kept call needs besides the message; freed with it. */
+struct tr_kept {
+    troupe_cancel_fn on_cancel;
+    void *user;
+};
+
 struct troupe_ctx {
     struct tr_task task; /* first: a task is its actor */
     tr_host *host;
@@ -54,15 +69,21 @@ struct troupe_ctx {
     bool started;
     bool stop_due;
     bool stopped;
-    bool idle;   /* the idle hook may have more to do */
-    bool ending; /* see end_status; carried out when the current piece of code is over */
+    bool idle;    /* the idle hook may have more to do */
+    bool blocked; /* every message that waits is for a full group */
+    bool ending;  /* see end_status; carried out when the current piece of code is over */
     troupe_status end_status;
     char *end_text;
     struct tr_mailbox mailbox;
     struct troupe_msg *kept;
-    struct tr_watch watches[TR_WATCHES_MAX];
+    struct troupe_msg *running; /* the call whose method is on the stack */
+    struct tr_watch *watches;
     int watch_count;
-    uint32_t method_ids[TROUPE_METHODS_MAX + 1]; /* of the class's methods, in order; 0 ends them */
+    struct tr_class_info *info;
+    uint16_t group_open[TROUPE_GROUPS_MAX];
+    struct tr_handle *handles;
+    uint32_t handle_count;
+    uint32_t open_count; /* calls that wait for answers */
     void *state;
     void *context;
 };
@@ -89,6 +110,11 @@ struct tr_open {
     struct troupe_msg *copy; /* of a call that may be sent again */
     char *last;              /* what went wrong with the last try, or NULL */
     troupe_status last_status;
+    uint32_t handle;         /* index + 1 in the actor's handles; 0: no limit */
+    tr_address cause_source; /* with `cause`: the call on whose behalf this one is made */
+    uint64_t cause;          /* 0: none */
+    struct tr_chain *chain;  /* values that it waits for before it is sent, or NULL */
+    bool awaited;            /* by a chain of another */
 };
 
 struct tr_open_table {
@@ -112,6 +138,10 @@ struct tr_host {
     uint32_t last_incarnation;
     struct tr_open_table open;
     struct tr_seen seen;
+    struct tr_class_info *classes;
+    struct troupe_msg **settled; /* answers that chains wait for, being handed on */
+    uint32_t settled_count;
+    bool settling;
     troupe_ref *refs; /* the directory as of `version`, place by place */
     uint64_t version;
     bool started;
@@ -148,8 +178,10 @@ void tr_name_target(const tr_host *host, troupe_target to, char *out, size_t cap
 /* --- args (args.c) -------------------------------------------------------------------------- */
 
 /* Completes the message that the args hold and gives it, still owned by the args; INVALID when
- * an array is incomplete or something was too deep or too large. */
+ * an array is incomplete, something was too deep or too large, or values are still to come. */
 troupe_status tr_args_seal(troupe_args *args, struct troupe_msg **msg);
+/* The same where values may still be to come. */
+troupe_status tr_args_seal_chain(troupe_args *args, struct troupe_msg **msg);
 /* The contents were given away. */
 void tr_args_forget(troupe_args *args);
 /* A message whose body is an array of one text. */
@@ -166,6 +198,8 @@ void tr_open_remove(struct tr_open_table *table, uint32_t index);
 uint64_t tr_open_oldest(const struct tr_open_table *table, uint64_t otherwise);
 void tr_open_fini(struct tr_open_table *table);
 
+/* The index of an actor's open call, or -1. */
+int64_t tr_open_find(const troupe_ctx *ctx, troupe_call_id id);
 /* Ends an open call with `answer` (taken): its callback will run. */
 void tr_open_finish(tr_host *host, uint32_t index, struct troupe_msg *answer);
 void tr_open_fail(tr_host *host, uint32_t index, troupe_status status, const char *text);
@@ -185,6 +219,37 @@ void tr_open_up(tr_host *host, uint16_t role, uint16_t replica);
 /* Sends what the entry's copy holds (call.c); OK, or why not. */
 troupe_status tr_call_transmit(tr_host *host, uint32_t index);
 
+/* --- nobody waits (cancel.c) ---------------------------------------------------------------- */
+
+/* Tells who has this open call that it is given up. */
+void tr_cancel_tell(tr_host *host, uint32_t index, troupe_status why);
+/* Gives up every open call of an actor that ends. */
+void tr_cancel_all(troupe_ctx *ctx);
+/* A cancel; takes it. */
+void tr_arrive_cancel(tr_host *host, struct troupe_msg *msg);
+/* The piece of the actor's code that a cancel of a kept call is; takes it. */
+void tr_cancel_run(troupe_ctx *ctx, struct troupe_msg *msg);
+/* Callers that are no more: all of a loop up to an epoch, or one. */
+void tr_cancel_gone(tr_host *host, tr_address peer, uint32_t epoch);
+void tr_cancel_down(tr_host *host, troupe_ref caller);
+/* What is kept besides a kept call, made when first asked for. */
+struct tr_kept *tr_kept_of(struct troupe_msg *call);
+/* News of the death of the call's caller will reach this host. */
+void tr_watch_caller(struct troupe_msg *call);
+
+/* --- chains (chain.c) ----------------------------------------------------------------------- */
+
+void tr_chain_free(struct tr_chain *chain); /* NULL is allowed */
+/* Makes the open call `index` wait for what the chain names, or finds it there already. NOT_FOUND:
+ * one of the calls is neither open nor answered but unread. On OK the entry owns the chain and
+ * its copy, and has perhaps been sent. */
+troupe_status tr_chain_begin(
+    tr_host *host, uint32_t index, struct tr_chain *chain, struct troupe_msg *msg);
+/* Hands a settled answer, still in its actor's mailbox, to the calls that wait for it. */
+void tr_chain_settle(tr_host *host, struct troupe_msg *answer);
+/* What an open call with a chain waits for, for people. */
+void tr_chain_text(const tr_host *host, const struct tr_open *open, char *out, size_t capacity);
+
 /* --- ways (arrive.c) ------------------------------------------------------------------------ */
 
 /* Sends a message to where its frame says; takes it on OK. For a call to this very loop the
@@ -199,11 +264,15 @@ void tr_arrive(void *host, struct troupe_msg *msg);
 
 /* --- answering (answer.c) ------------------------------------------------------------------- */
 
-/* Answers a call that no actor will; does not take it. */
+/* Answers a call that no actor will, in the runtime's name; does not take it. */
 void tr_answer_for(
     tr_host *host, const struct troupe_msg *call, troupe_status status, const char *text);
-/* Ends a call with a text; keeps to the rules of troupe_reply. */
+/* Ends a call with a text in the runtime's name; keeps to the rules of troupe_reply. */
 troupe_status tr_answer_text(struct troupe_msg *call, troupe_status status, const char *text);
+/* Ends a call that never ran and that nobody waits for: no answer is sent. Takes it. */
+void tr_answer_nobody(struct troupe_msg *call, troupe_status status, const char *text);
+/* The call no longer counts against its group. */
+void tr_group_leave(struct troupe_msg *call);
 
 /* --- actors (actor.c) ----------------------------------------------------------------------- */
 

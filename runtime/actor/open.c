@@ -81,10 +81,28 @@ release(tr_host *host, uint32_t index)
 {
     struct tr_open *open = &host->open.entries[index];
     (void)tr_timers_cancel(&host->loop.timers, open->deadline_timer);
-    (void)tr_timers_cancel(&host->loop.timers, open->resend_timer);
-    tr_msg_free(open->copy);
-    tr_free(open->last);
+    open->ctx->open_count--;
+    if (open->handle != 0) {
+        open->ctx->handles[open->handle - 1].open--;
+    }
+    if (open->resend_ns != 0 || open->copy != NULL) {
+        (void)tr_timers_cancel(&host->loop.timers, open->resend_timer);
+        tr_chain_free(open->chain);
+        tr_msg_free(open->copy);
+        tr_free(open->last);
+    }
     tr_open_remove(&host->open, index);
+}
+
+int64_t
+tr_open_find(const troupe_ctx *ctx, troupe_call_id id)
+{
+    const struct tr_open_table *table = &ctx->host->open;
+    if (id.call == 0 || id.slot >= table->capacity || table->entries[id.slot].call != id.call ||
+        table->entries[id.slot].ctx != ctx) {
+        return -1;
+    }
+    return id.slot;
 }
 
 void
@@ -113,6 +131,7 @@ tr_open_finish(tr_host *host, uint32_t index, struct troupe_msg *answer)
 {
     struct tr_open *open = &host->open.entries[index];
     troupe_ctx *ctx = open->ctx;
+    bool awaited = open->awaited;
     answer->text = "";
     if (answer->frame.status != 0) {
         name_error(host, open, answer);
@@ -126,7 +145,11 @@ tr_open_finish(tr_host *host, uint32_t index, struct troupe_msg *answer)
     answer->deadline_ns = open->deadline_ns;
     release(host, index);
     tr_mailbox_push(&ctx->mailbox, answer);
+    ctx->blocked = false;
     tr_loop_queue(&host->loop, &ctx->task);
+    if (awaited) {
+        tr_chain_settle(host, answer);
+    }
 }
 
 void
@@ -134,7 +157,9 @@ tr_open_fail(tr_host *host, uint32_t index, troupe_status status, const char *te
 {
     struct troupe_msg *answer = tr_msg_of_text(text);
     answer->frame.kind = TR_FRAME_ANSWER;
+    answer->frame.flags = TR_FRAME_RUNTIME;
     answer->frame.status = (uint8_t)status;
+    answer->frame.call = host->open.entries[index].call;
     tr_open_finish(host, index, answer);
 }
 
@@ -273,7 +298,7 @@ visit_up(tr_host *host, uint32_t index, const void *user)
     const troupe_target *up = user;
     struct tr_open *open = &host->open.entries[index];
     if (open->to.role != up->role || open->to.replica != up->replica ||
-        open->sent_to.incarnation != 0) {
+        open->sent_to.incarnation != 0 || open->chain != NULL) {
         return false;
     }
     (void)tr_timers_cancel(&host->loop.timers, open->resend_timer);

@@ -91,6 +91,9 @@ troupe_watch(troupe_ctx *ctx, const char *role, troupe_watch_fn changed, void *u
     if (ctx->watch_count == TR_WATCHES_MAX) {
         return TROUPE_FULL;
     }
+    if (ctx->watches == NULL) {
+        ctx->watches = tr_zalloc(TR_WATCHES_MAX, sizeof *ctx->watches);
+    }
     ctx->watches[ctx->watch_count++] =
         (struct tr_watch){.role = (uint16_t)index, .changed = changed, .user = user};
     /* The host's own copy, not the directory: what is newer is told in the next step. */

@@ -11,14 +11,19 @@ struct teller {
 static void
 tell_open(const tr_host *host, const struct tr_open *open, const struct teller *teller)
 {
-    char who[TR_WHO_MAX], target[TR_WHO_MAX], whom[2 * TR_WHO_MAX];
+    char who[TR_WHO_MAX], target[TR_WHO_MAX], whom[2 * TR_WHO_MAX], chain[2 * TR_WHO_MAX];
     tr_name_actor(open->ctx, who, sizeof who);
     tr_name_target(host, open->to, target, sizeof target);
     (void)snprintf(whom, sizeof whom, "%s.%s", target, open->method);
-    tr_wait wait = {.kind = TR_WAIT_ANSWER,
+    const char *last = open->last == NULL ? "" : open->last;
+    if (open->chain != NULL) {
+        tr_chain_text(host, open, chain, sizeof chain);
+        last = chain;
+    }
+    tr_wait wait = {.kind = open->chain != NULL ? TR_WAIT_CHAIN : TR_WAIT_ANSWER,
         .who = who,
         .whom = whom,
-        .last = open->last == NULL ? "" : open->last,
+        .last = last,
         .since_ns = open->since_ns,
         .until_ns = open->deadline_ns,
         .sends = open->sends};
@@ -38,14 +43,52 @@ tell_kept(const tr_host *host, const troupe_ctx *ctx, const struct teller *telle
     for (; call != NULL; call = call->prev) {
         tr_name_ref(host, troupe_call_caller(call), caller, sizeof caller);
         (void)snprintf(whom, sizeof whom, "from %s.%s", caller, call->name);
-        tr_wait wait = {.kind = TR_WAIT_REPLY,
+        bool wanted = call->fate == TROUPE_OK;
+        tr_wait wait = {.kind = wanted ? TR_WAIT_REPLY : TR_WAIT_CANCELLED,
             .who = who,
             .whom = whom,
-            .last = "",
+            .last = wanted ? "" : troupe_status_text((troupe_status)call->fate),
             .since_ns = call->since_ns,
             .until_ns = call->deadline_ns};
         teller->tell(teller->user, &wait);
     }
+}
+
+/* Calls in the mailbox whose group is full; others are handled in this very round. */
+static void
+tell_queued(const tr_host *host, const troupe_ctx *ctx, const struct teller *teller)
+{
+    char who[TR_WHO_MAX], caller[TR_WHO_MAX], whom[2 * TR_WHO_MAX], last[TR_WHO_MAX];
+    for (const struct troupe_msg *call = ctx->mailbox.first; call != NULL; call = call->next) {
+        if (call->frame.kind != TR_FRAME_CALL || call->group == 0) {
+            continue;
+        }
+        const troupe_group *group = &ctx->type->groups[call->group - 1];
+        if (ctx->group_open[call->group - 1] < group->open_max) {
+            continue;
+        }
+        tr_name_actor(ctx, who, sizeof who);
+        tr_name_ref(host, troupe_call_caller(call), caller, sizeof caller);
+        (void)snprintf(
+            whom, sizeof whom, "from %s.%s", caller, ctx->type->methods[call->method_at - 1].name);
+        (void)snprintf(last, sizeof last, "group %s: %d of %d open", group->name, group->open_max,
+            group->open_max);
+        tr_wait wait = {.kind = TR_WAIT_GROUP,
+            .who = who,
+            .whom = whom,
+            .last = last,
+            .since_ns = call->since_ns,
+            .until_ns = call->deadline_ns};
+        teller->tell(teller->user, &wait);
+    }
+}
+
+const char *
+tr_wait_kind_name(tr_wait_kind kind)
+{
+    static const char *const names[] = {
+        "answer", "reply", "timer", "chain", "group", "cancelled", "item", "room"};
+    return (size_t)kind < TR_COUNT(names) ? names[kind] : "unknown";
 }
 
 static void
@@ -79,6 +122,7 @@ tr_host_waits(tr_host *host, void (*tell)(void *user, const tr_wait *wait), void
     for (uint32_t slot = 0; slot < host->actor_capacity; slot++) {
         if (host->actors[slot] != NULL) {
             tell_kept(host, host->actors[slot], &teller);
+            tell_queued(host, host->actors[slot], &teller);
         }
     }
     const struct tr_timers *timers = &host->loop.timers;

@@ -35,3 +35,38 @@ tr_mailbox_pop(struct tr_mailbox *box)
     msg->next = NULL;
     return msg;
 }
+
+void
+tr_mailbox_push_front(struct tr_mailbox *box, struct troupe_msg *msg)
+{
+    TR_ASSERT(msg->frame.kind != TR_FRAME_CALL);
+    msg->next = box->first;
+    box->first = msg;
+    if (box->last == NULL) {
+        box->last = msg;
+    }
+}
+
+struct troupe_msg *
+tr_mailbox_pop_first(struct tr_mailbox *box,
+    bool (*want)(const struct troupe_msg *msg, const void *user), const void *user)
+{
+    struct troupe_msg *before = NULL;
+    struct troupe_msg *msg = box->first;
+    while (msg != NULL && !want(msg, user)) {
+        before = msg;
+        msg = msg->next;
+    }
+    if (msg == NULL || before == NULL) {
+        return msg == NULL ? NULL : tr_mailbox_pop(box);
+    }
+    before->next = msg->next;
+    if (box->last == msg) {
+        box->last = before;
+    }
+    if (msg->frame.kind == TR_FRAME_CALL) {
+        box->calls--;
+    }
+    msg->next = NULL;
+    return msg;
+}

@@ -21,7 +21,12 @@ tr_mailbox_has_room(const struct tr_mailbox *box)
 
 /* Takes the message; for a call there must be room. */
 void tr_mailbox_push(struct tr_mailbox *box, struct troupe_msg *msg);
+/* Puts a message that is no call before all others. */
+void tr_mailbox_push_front(struct tr_mailbox *box, struct troupe_msg *msg);
 /* The oldest message, or NULL; the caller's. */
 struct troupe_msg *tr_mailbox_pop(struct tr_mailbox *box);
+/* The oldest message that `want` wants, or NULL; the caller's. */
+struct troupe_msg *tr_mailbox_pop_first(struct tr_mailbox *box,
+    bool (*want)(const struct troupe_msg *msg, const void *user), const void *user);
 
 #endif

@@ -96,9 +96,8 @@ static void
 list_wait(void *user, const tr_wait *wait)
 {
     struct listing *listing = user;
-    static const char *const kinds[] = {"answer", "reply", "timer"};
     troupe_args_array(&listing->args, 7);
-    troupe_args_str(&listing->args, kinds[wait->kind]);
+    troupe_args_str(&listing->args, tr_wait_kind_name(wait->kind));
     troupe_args_str(&listing->args, wait->who);
     troupe_args_str(&listing->args, wait->whom);
     troupe_args_str(&listing->args, wait->last);

@@ -84,16 +84,33 @@ status_known(uint8_t status)
     }
 }
 
+/* In a call of a stream the field is a count, in a cancel a reason. */
+static bool
+status_fits(const tr_frame *frame)
+{
+    bool stream = (frame->flags & TR_FRAME_STREAM) != 0;
+    switch (frame->kind) {
+    case TR_FRAME_CALL:
+        return (frame->status != 0) == stream;
+    case TR_FRAME_ANSWER:
+        return status_known(frame->status);
+    case TR_FRAME_CANCEL:
+        return frame->status != 0 && status_known(frame->status);
+    default:
+        return frame->status == 0;
+    }
+}
+
 static troupe_status
 check_fields(const tr_frame *frame, troupe_error *err)
 {
-    if (frame->kind != TR_FRAME_CALL && frame->kind != TR_FRAME_ANSWER) {
+    if (frame->kind < TR_FRAME_CALL || frame->kind > TR_FRAME_CREDIT) {
         return troupe_fail(err, TROUPE_CORRUPT, "frame: unknown kind %u", frame->kind);
     }
     if ((frame->flags & ~(unsigned)TR_FRAME_FLAGS) != 0) {
         return troupe_fail(err, TROUPE_CORRUPT, "frame: unknown flags 0x%x", frame->flags);
     }
-    if (!status_known(frame->status) || (frame->kind == TR_FRAME_CALL && frame->status != 0)) {
+    if (!status_fits(frame)) {
         return troupe_fail(err, TROUPE_CORRUPT, "frame: impossible status %u", frame->status);
     }
     if (frame->behind > frame->call) {

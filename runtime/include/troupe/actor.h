@@ -40,8 +40,20 @@ typedef struct troupe_method {
 } troupe_method;
 
 enum {
-    TROUPE_METHODS_MAX = 31
+    TROUPE_METHODS_MAX = 31,
+    TROUPE_GROUPS_MAX = 8,
+    TROUPE_GROUP_METHODS_MAX = 15
 };
+
+/* A group of methods with a limit of calls that are open at a time: running, or kept by
+ * troupe_defer. When it is full its calls wait in the mailbox, in their order, and those of other
+ * groups and of methods without one go past them. A caller may name another group than the
+ * method's own: "fetch@io" runs fetch in group io. */
+typedef struct troupe_group {
+    const char *name;
+    int open_max;                                      /* at least 1 */
+    const char *methods[TROUPE_GROUP_METHODS_MAX + 1]; /* ended by NULL; each in one group */
+} troupe_group;
 
 /* A class: constant, and alive as long as anything of it runs. Hooks may be NULL. */
 typedef struct troupe_class {
@@ -65,6 +77,10 @@ typedef struct troupe_class {
     /* Each replica gets a thread of its own: for methods and slices that compute for long. */
     bool own_loop;
     troupe_method methods[TROUPE_METHODS_MAX + 1]; /* ended by a NULL name */
+    troupe_group groups[TROUPE_GROUPS_MAX + 1];    /* ended by a NULL name; usually none */
+    /* Nobody waits for this kept call any more (troupe_call_cancelled says why): give its work up
+     * or go on, but answer it. Not run for a call that has a hook of its own (troupe_on_cancel). */
+    void (*cancelled)(troupe_ctx *ctx, troupe_call *call);
 } troupe_class;
 
 /* --- the actor itself ----------------------------------------------------------------------- */
@@ -139,10 +155,19 @@ typedef struct troupe_args {
     uint32_t count;
     uint32_t open[8]; /* values still missing in open arrays */
     uint8_t depth;
-    bool bad; /* too deep or too large; the send says so */
+    bool bad;               /* too deep or too large; the send says so */
+    struct tr_chain *chain; /* values that are not there yet, see troupe_args_answer */
 } troupe_args;
 
 struct tr_reader;
+struct tr_chain;
+
+/* The name of a call that this actor sent, valid while it is open. Zeroed it names none. */
+typedef struct troupe_call_id {
+    uint64_t call;
+    uint32_t slot;
+    uint32_t reserved;
+} troupe_call_id;
 
 void troupe_args_nil(troupe_args *args);
 void troupe_args_bool(troupe_args *args, bool value);
@@ -154,6 +179,12 @@ void troupe_args_bin(troupe_args *args, const void *bytes, size_t size);
 /* Objects and tensors: troupe_args_object, troupe_args_tensor (object.h). */
 /* An array: the next `count` values are its elements. Arrays nest up to 6 deep. */
 void troupe_args_array(troupe_args *args, uint32_t count);
+/* Value `value` of the answer to a call of this actor that is still open, or whose callback has
+ * not begun: the call that gets these args is sent when the value is there. When the earlier call
+ * fails or is cancelled, so does this one, with its status and text, without being sent; when it
+ * answers with fewer values, with BAD_INPUT. Only for troupe_call_send; elsewhere INVALID. At most
+ * 255 a call. */
+void troupe_args_answer(troupe_args *args, troupe_call_id earlier, int value);
 /* Drops the contents. */
 void troupe_args_fini(troupe_args *args);
 
@@ -202,12 +233,24 @@ typedef struct troupe_call_options {
      * incarnation. */
     bool retry;
     uint64_t resend_ns;
+    /* Where to write the call's name, for troupe_cancel, troupe_args_answer and troupe_take; may
+     * be NULL. Written on OK only. */
+    troupe_call_id *id;
+    /* The call, kept or running in this actor, on whose behalf this one is made: when its caller
+     * gives it up, this one is cancelled too. Only what is named here is: nothing else follows. */
+    const troupe_call *cause;
+    /* Refuse (AGAIN) when this actor has so many open calls to this target already that were sent
+     * with this option; 0: no limit. */
+    uint32_t pending_max;
 } troupe_call_options;
 
 /* Sends a call; `args` may be NULL, `method` must outlive the call (a literal). On OK the
- * callback will run exactly once, unless this actor ends first. AGAIN: no room at the target or
- * in this loop's table of calls, park it; NOT_FOUND: no such target or it is not up; GONE: that
- * incarnation is no more; INVALID: args are incomplete or too large. */
+ * callback will run exactly once, unless this actor ends first. AGAIN: no room at the target, in
+ * this loop's table of calls or below pending_max: park it; NOT_FOUND: no such target, it is not
+ * up, or the args name the answer of a call that is not open; GONE: that incarnation is no more;
+ * INVALID: args are incomplete or too large. A call with values of earlier answers is sent later:
+ * it may fail then with the same statuses (without retry also with AGAIN), and calls sent
+ * meanwhile go before it. */
 troupe_status troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method,
     troupe_args *args, const troupe_call_options *options) TROUPE_MUST_USE;
 #define troupe_call_send(ctx, to, method, args, ...)     \
@@ -217,7 +260,17 @@ troupe_status troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const cha
 troupe_status troupe_tell(
     troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *args) TROUPE_MUST_USE;
 
+/* Ends an open call of this actor: its callback runs soon with CANCELLED. False when it is not
+ * open: its answer has come, and its callback runs or has run with that. The one who was called is
+ * told: a call that waits in its mailbox is dropped and never runs; one that runs is not
+ * disturbed; for one that it keeps see troupe_call_cancelled. Calls that wait for the answer fail
+ * with CANCELLED. */
+bool troupe_cancel(troupe_ctx *ctx, troupe_call_id id);
+
 troupe_status troupe_answer_status(const troupe_answer *answer);
+/* Whether a method gave this answer. Otherwise the runtime did: who was called is gone, full, dead,
+ * late, has no such method, or never answered. */
+bool troupe_answer_by_method(const troupe_answer *answer);
 /* Why it is not OK, with the name of who was called; "" when it is. */
 const char *troupe_answer_text(const troupe_answer *answer);
 
@@ -233,6 +286,15 @@ troupe_status troupe_reply_error(troupe_call *call, troupe_status status, const 
 /* Keeps the call beyond its method; the token must be answered later. Tokens that an actor still
  * has when it ends are answered DIED or STOPPED. */
 troupe_call *troupe_defer(troupe_call *call);
+/* OK while somebody waits for the answer of a kept call. CANCELLED, TIMEOUT: its caller gave it up,
+ * or its time is over; DIED: the caller is no more. The answer goes nowhere then, but is still
+ * owed. The news can be lost on a link that may lose, but the call's deadline is known here. */
+troupe_status troupe_call_cancelled(const troupe_call *call);
+/* Runs `cancelled` once, as a piece of this actor's code, when nobody waits for the kept call any
+ * more; instead of the class's hook. INVALID for a call that is not kept; the status of
+ * troupe_call_cancelled when that is not OK already (then it does not run). */
+typedef void (*troupe_cancel_fn)(troupe_ctx *ctx, troupe_call *call, void *user);
+troupe_status troupe_on_cancel(troupe_call *call, troupe_cancel_fn cancelled, void *user);
 /* Monotonic time at which the caller stops waiting. */
 uint64_t troupe_call_deadline_ns(const troupe_call *call);
 troupe_ref troupe_call_caller(const troupe_call *call);

@@ -98,8 +98,10 @@ impossible_fields_are_refused_by_name(void **state)
         uint8_t kind, flags, status;
         uint32_t behind;
         const char *word;
-    } cases[] = {{0, 0, 0, 0, "kind"}, {3, 0, 0, 0, "kind"}, {1, 4, 0, 0, "flags"},
-        {1, 0, 14, 0, "status"}, {2, 0, 99, 0, "status"}, {1, 0, 0, 9, "oldest"}};
+    } cases[] = {{0, 0, 0, 0, "kind"}, {6, 0, 0, 0, "kind"}, {1, 16, 0, 0, "flags"},
+        {1, 0, 14, 0, "status"}, {2, 0, 99, 0, "status"}, {1, 0, 0, 9, "oldest"},
+        {1, 8, 0, 0, "status"}, {3, 0, 0, 0, "status"}, {3, 0, 99, 0, "status"},
+        {4, 0, 1, 0, "status"}, {5, 0, 1, 0, "status"}};
 
     for (size_t i = 0; i < TR_COUNT(cases); i++) {
         struct troupe_msg *msg = make(4);

@@ -87,12 +87,13 @@ rig_fini(struct rig *rig)
     tr_directory_free(rig->directory);
 }
 
-/* Two quiet rounds: what one host sends in a round, an earlier one polls in the next. */
+/* Several quiet rounds: what one host sends in a round, an earlier one polls in the next, and
+ * a chain of calls goes back and forth. */
 void
 rig_settle(struct rig *rig)
 {
     int quiet = 0;
-    for (int round = 0; quiet < 2; round++) {
+    for (int round = 0; quiet < 12; round++) {
         bool busy = false;
         if (round == 100000) {
             fail_msg("the hosts do not come to rest");
@@ -135,6 +136,7 @@ rig_note(troupe_ctx *ctx, troupe_answer *answer, void *user)
     assert_true(log->count < (int)TR_COUNT(log->answers));
     struct rig_answer *note = &log->answers[log->count++];
     note->status = troupe_answer_status(answer);
+    note->by_method = troupe_answer_by_method(answer);
     note->value =
         note->status == TROUPE_OK && troupe_arg_count(answer) > 0 ? troupe_arg_i64(answer, 0) : 0;
     (void)snprintf(note->text, sizeof note->text, "%s", troupe_answer_text(answer));

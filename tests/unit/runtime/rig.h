@@ -53,6 +53,7 @@ struct rig_answer {
     troupe_status status;
     int64_t value; /* the first, when it is an integer */
     char text[256];
+    bool by_method;
 };
 
 struct rig_log {

@@ -31,15 +31,22 @@ tr_address_equal(tr_address a, tr_address b)
 #define TR_FRAME_VERSION  UINT8_C(1)
 #define TR_FRAME_BODY_MAX (UINT32_C(16) << 20)
 
+/* Only calls need credit of a link: answers and items belong to calls that paid, cancels and
+ * credits are at most one each for a call and what it brought. */
 typedef enum tr_frame_kind {
     TR_FRAME_CALL = 1,
-    TR_FRAME_ANSWER = 2
+    TR_FRAME_ANSWER = 2,
+    TR_FRAME_CANCEL = 3, /* to who has the call: nobody waits for it, `status` says why */
+    TR_FRAME_ITEM = 4,   /* to the caller: item number `behind` of a stream, counted from 1 */
+    TR_FRAME_CREDIT = 5  /* to who has the call: `behind` items came, `remaining_us` were taken */
 } tr_frame_kind;
 
 enum {
     TR_FRAME_ONE_WAY = 1, /* no answer is wanted */
     TR_FRAME_RETRY = 2,   /* the caller may send the same call again */
-    TR_FRAME_FLAGS = 3    /* all that are known; others are refused */
+    TR_FRAME_RUNTIME = 4, /* of an answer: the runtime's own word, no method gave it */
+    TR_FRAME_STREAM = 8, /* of a call: items are wanted; of an answer: `behind` items came before */
+    TR_FRAME_FLAGS = 15  /* all that are known; others are refused */
 };
 
 /* Little-endian on the wire, and so are the machines that we run on (asserted in wire/frame.c). */
@@ -48,7 +55,7 @@ typedef struct tr_frame {
     uint8_t version;
     uint8_t kind; /* tr_frame_kind */
     uint8_t flags;
-    uint8_t status;     /* of an answer; 0 in a call */
+    uint8_t status;     /* of an answer; in a call 0, in a stream's the items that may be ahead */
     uint16_t call_slot; /* where the caller keeps the call */
     uint32_t length;    /* bytes of the body */
     uint32_t method;    /* tr_method_id of its name */
@@ -86,8 +93,14 @@ struct troupe_msg {
     void *user;
     uint64_t since_ns;
     uint64_t deadline_ns;
-    char *bad;     /* why an argument is bad, or NULL; freed with the message */
-    uint8_t state; /* tr_msg_state */
+    char *bad;             /* why an argument is bad, or NULL; freed with the message */
+    struct tr_kept *extra; /* what a kept call needs besides (actor/host.h), or NULL */
+    uint8_t state;         /* tr_msg_state */
+    uint8_t method_at;     /* index + 1 of the method in its class */
+    uint8_t group;         /* index + 1 of its group of calls */
+    uint8_t fate;          /* troupe_status: not OK once nobody waits for the call any more */
+    uint8_t ahead_max;     /* of a stream's call: items that may be ahead */
+    bool counted;          /* among the open calls of its group */
     tr_frame frame;
 };
 

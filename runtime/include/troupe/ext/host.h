@@ -134,10 +134,18 @@ troupe_ctx *tr_host_actor(tr_host *host, troupe_ref ref);
 /* --- what is going on ----------------------------------------------------------------------- */
 
 typedef enum tr_wait_kind {
-    TR_WAIT_ANSWER, /* an actor waits for the answer to its call */
-    TR_WAIT_REPLY,  /* an actor keeps a call that it must answer */
-    TR_WAIT_TIMER   /* an actor waits for a time */
+    TR_WAIT_ANSWER,    /* an actor waits for the answer to its call */
+    TR_WAIT_REPLY,     /* an actor keeps a call that it must answer */
+    TR_WAIT_TIMER,     /* an actor waits for a time */
+    TR_WAIT_CHAIN,     /* a call waits for the answer to another before it is sent */
+    TR_WAIT_GROUP,     /* a call in a mailbox waits for room in its group */
+    TR_WAIT_CANCELLED, /* an actor still keeps a call that nobody waits for */
+    TR_WAIT_ITEM,      /* an actor waits for the items of a stream, or has some to take */
+    TR_WAIT_ROOM       /* an actor waits for room to send the next item */
 } tr_wait_kind;
+
+/* "answer", "reply", ...; static memory. */
+const char *tr_wait_kind_name(tr_wait_kind kind);
 
 typedef struct tr_wait {
     tr_wait_kind kind;
@@ -164,6 +172,7 @@ typedef struct tr_host_stats {
     uint64_t dropped;  /* messages that nobody waits for: late answers, refused one-way calls */
     uint64_t open_calls;
     uint64_t steps;
+    uint64_t cancelled; /* calls that were dropped before they could run */
 } tr_host_stats;
 
 void tr_host_get_stats(const tr_host *host, tr_host_stats *stats);
