@@ -6,7 +6,7 @@ troupe_library(troupe_runtime
     sys/posix.c sys/thread.c sys/wake.c sys/signals.c sys/child.c sys/child_start.c
     mem/budget.c mem/tensor.c
     wire/writer.c wire/reader.c wire/frame.c
-    link/local.c
+    link/local.c link/unix_packet.c link/unix_name.c link/unix_out.c link/unix_in.c link/unix.c
     loop/timers.c loop/mailbox.c loop/loop.c
     actor/directory.c actor/seen.c actor/class.c actor/args.c actor/values.c actor/open.c
     actor/call.c actor/chain.c actor/cancel.c

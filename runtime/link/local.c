@@ -6,9 +6,9 @@
  * Inboxes are counted, not owned: who dialled one keeps it alive, so a send to a peer that
  * closes at the same time pushes to memory that is still there, and the message is freed with
  * it. The caller learns of it by the GONE event, which the closing endpoint pushes to every
- * other inbox after it has refused new messages. */
-#include <troupe/ext/link.h>
-#include <troupe/ext/thread.h>
+ * other inbox after it has refused new messages. The Unix link has one of these within, for the
+ * endpoints of its own process. */
+#include "link/local.h"
 
 #include <stdatomic.h>
 
@@ -68,6 +68,7 @@ inbox_drop(struct inbox *inbox)
 {
     if (atomic_fetch_sub_explicit(&inbox->holders, 1, memory_order_acq_rel) == 1) {
         free_list(atomic_load_explicit(&inbox->newest, memory_order_relaxed));
+        tr_wake_fini(&inbox->wake);
         tr_free(inbox);
     }
 }
@@ -269,6 +270,19 @@ static void
 local_wake(troupe_endpoint *at)
 {
     tr_wake_signal(&at->inbox->wake);
+}
+
+tr_wake *
+tr_local_wake(troupe_endpoint *at)
+{
+    return &at->inbox->wake;
+}
+
+bool
+tr_local_pending(const troupe_endpoint *at)
+{
+    return at->ready != NULL ||
+           atomic_load_explicit(&at->inbox->newest, memory_order_relaxed) != NULL;
 }
 
 static size_t

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(tr_frame) == 64, "the header is 64 bytes");
 _Static_assert(offsetof(tr_frame, call) == 40 && offsetof(tr_frame, header_crc) == 60,
@@ -52,6 +53,46 @@ tr_msg_attach(struct troupe_msg *msg, void (*drop)(void *what), void *what)
     tr_attachment *attachment = tr_alloc(sizeof *attachment);
     *attachment = (tr_attachment){.next = msg->attached, .drop = drop, .what = what};
     msg->attached = attachment;
+}
+
+static void
+close_fd(void *what)
+{
+    (void)close((int)(intptr_t)what);
+}
+
+void
+tr_msg_attach_fd(struct troupe_msg *msg, int fd)
+{
+    TR_ASSERT(fd >= 0 && tr_msg_fd(msg) < 0);
+    tr_msg_attach(msg, close_fd, (void *)(intptr_t)fd);
+}
+
+int
+tr_msg_fd(const struct troupe_msg *msg)
+{
+    const tr_attachment *at = msg->attached;
+    while (at != NULL && at->drop != close_fd) {
+        at = at->next;
+    }
+    return at == NULL ? -1 : (int)(intptr_t)at->what;
+}
+
+int
+tr_msg_take_fd(struct troupe_msg *msg)
+{
+    tr_attachment **place = &msg->attached;
+    while (*place != NULL && (*place)->drop != close_fd) {
+        place = &(*place)->next;
+    }
+    tr_attachment *found = *place;
+    if (found == NULL) {
+        return -1;
+    }
+    int fd = (int)(intptr_t)found->what;
+    *place = found->next;
+    tr_free(found);
+    return fd;
 }
 
 uint32_t

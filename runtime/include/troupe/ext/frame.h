@@ -110,6 +110,14 @@ struct troupe_msg *tr_msg_new(size_t capacity);
 struct troupe_msg *tr_msg_clone(const struct troupe_msg *msg);
 void tr_msg_free(struct troupe_msg *msg); /* NULL is allowed */
 void tr_msg_attach(struct troupe_msg *msg, void (*drop)(void *what), void *what);
+/* Gives the message a descriptor to carry: taken, delivered with the message (another number in
+ * another process), and closed with it when nobody took it out. One a message; a clone has none.
+ * The simulated link does not carry it. */
+void tr_msg_attach_fd(struct troupe_msg *msg, int fd);
+/* The descriptor, from now on the caller's; -1: none. */
+int tr_msg_take_fd(struct troupe_msg *msg);
+/* The same, but it stays the message's. */
+int tr_msg_fd(const struct troupe_msg *msg);
 
 static inline uint8_t *
 tr_msg_body(struct troupe_msg *msg)

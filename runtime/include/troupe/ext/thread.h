@@ -69,12 +69,23 @@ void tr_cond_broadcast(tr_cond *cond);
  * and no system call, and is not lost: the next sleep returns at once. Zeroed is ready for use. */
 typedef struct tr_wake {
     uint32_t word; /* 0 awake, 1 asleep, 2 woken; only touched by the functions below */
+    int event;     /* descriptor + 1 after tr_wake_open, else 0 */
 } tr_wake;
 
 /* Owner only. Sleeps until woken or until the monotonic time `deadline_ns` (UINT64_MAX: none). */
 void tr_wake_wait(tr_wake *wake, uint64_t deadline_ns);
 /* Any thread. */
 void tr_wake_signal(tr_wake *wake);
+
+/* For an owner that sleeps in a poll of its own: after tr_wake_open a wake-up of the sleeping owner
+ * adds to the event descriptor that it returned, which belongs to the wake and is polled
+ * edge-triggered. Before anybody signals. NO_SPACE: no descriptor is left. */
+troupe_status tr_wake_open(tr_wake *wake, int *fd, troupe_error *err) TROUPE_MUST_USE;
+/* Owner only. Announces the sleep; false: woken already, do not sleep. Either way disarm follows. */
+bool tr_wake_arm(tr_wake *wake);
+void tr_wake_disarm(tr_wake *wake);
+/* Closes the descriptor, if there is one. */
+void tr_wake_fini(tr_wake *wake);
 
 #ifdef __cplusplus
 }
