@@ -1,5 +1,5 @@
-/* What the Unix link needs of the in-process link beyond its table, so that it can sleep in a poll of
- * its own. */
+/* What the Unix link needs of the in-process link beyond its table, so that it can sleep in a poll
+ * of its own. */
 #ifndef TR_LINK_LOCAL_H
 #define TR_LINK_LOCAL_H
 

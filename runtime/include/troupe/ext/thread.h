@@ -77,11 +77,12 @@ void tr_wake_wait(tr_wake *wake, uint64_t deadline_ns);
 /* Any thread. */
 void tr_wake_signal(tr_wake *wake);
 
-/* For an owner that sleeps in a poll of its own: after tr_wake_open a wake-up of the sleeping owner
- * adds to the event descriptor that it returned, which belongs to the wake and is polled
+/* For an owner that sleeps in a poll of its own: after tr_wake_open a wake-up of the sleeping
+ * owner adds to the event descriptor that it returned, which belongs to the wake and is polled
  * edge-triggered. Before anybody signals. NO_SPACE: no descriptor is left. */
 troupe_status tr_wake_open(tr_wake *wake, int *fd, troupe_error *err) TROUPE_MUST_USE;
-/* Owner only. Announces the sleep; false: woken already, do not sleep. Either way disarm follows. */
+/* Owner only. Announces the sleep; false: woken already, do not sleep. Disarm follows either
+ * way. */
 bool tr_wake_arm(tr_wake *wake);
 void tr_wake_disarm(tr_wake *wake);
 /* Closes the descriptor, if there is one. */
