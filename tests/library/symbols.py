@@ -112,6 +112,11 @@ def check_shared(shared):
     soname = re.search(r"SONAME.*\[(.*)\]", dynamic)
     if not soname or not re.fullmatch(r"libtroupe\.so\.\d+", soname.group(1)):
         yield f"{shared}: its soname is {soname.group(1) if soname else 'missing'}, not libtroupe.so.N"
+    with open(os.path.join(ROOT, "docs/LICENCES.md"), encoding="utf-8") as file:
+        licences = file.read()
+    for name in re.findall(r"NEEDED.*\[(lib[\w-]+)\.so", dynamic):
+        if not re.search(rf"\| [^|]*\b{name}\b[^|]*\|", licences):
+            yield f"{shared}: needs {name}, which is not in docs/LICENCES.md"
     if re.search(r"NEEDED.*jemalloc", dynamic):
         yield f"{shared}: needs jemalloc, which belongs to programs only"
     if re.search(r"^\s+TLS\s", dynamic, flags=re.M):
