@@ -2,7 +2,7 @@
  * each way of misbehaving has its own status and none of them can hold us beyond the deadline. */
 #include "child.h"
 
-#include <troupe/ext/sys.h>
+#include "spawn.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -42,33 +42,6 @@ static troupe_status closed(tr_child *child, const char *which, troupe_error *er
 static void describe_end(const tr_child *child, tr_buf *text);
 static void quote_stderr(const tr_child *child, tr_buf *text);
 
-static void
-close_pipe(int *fd)
-{
-    if (*fd >= 0) {
-        (void)close(*fd);
-    }
-    *fd = -1;
-}
-
-static uint64_t
-now_ns(void)
-{
-    const troupe_sys *sys = troupe_sys_posix();
-    return sys->now_ns(sys);
-}
-
-static int
-poll_ms(uint64_t deadline_ns)
-{
-    const uint64_t now = now_ns();
-    if (now >= deadline_ns) {
-        return 0;
-    }
-    const uint64_t ms = (deadline_ns - now) / 1000000U + 1;
-    return ms < 60000 ? (int)ms : 60000;
-}
-
 int
 tr_child_pid(const tr_child *child)
 {
@@ -86,7 +59,7 @@ tr_child_ask(tr_child *child, const void *request, size_t size, uint64_t timeout
     if (child->pid < 0) {
         return tr_child_fail(child, TROUPE_DIED, err, "is not running");
     }
-    const uint64_t now = now_ns();
+    const uint64_t now = tr_monotonic_ns();
     tr_exchange x = {.request = request,
         .left = size,
         .newline_left = true,
@@ -119,14 +92,14 @@ exchange_step(tr_child *child, tr_exchange *x, troupe_error *err)
         {.fd = child->pidfd, .events = POLLIN},
         {.fd = child->cancel_fd, .events = POLLIN},
     };
-    const int ready = poll(fds, TR_COUNT(fds), poll_ms(x->deadline_ns));
+    const int ready = poll(fds, TR_COUNT(fds), tr_poll_ms(x->deadline_ns));
     if (ready < 0 && errno != EINTR) {
         return tr_child_fail(child, TROUPE_IO, err, "cannot be polled");
     }
     if (ready > 0 && fds[4].revents != 0) {
         return tr_child_fail(child, TROUPE_CANCELLED, err, "was cancelled and killed");
     }
-    if (now_ns() >= x->deadline_ns) {
+    if (tr_monotonic_ns() >= x->deadline_ns) {
         char text[128];
         (void)snprintf(text, sizeof text,
             "did not answer within %.3g s and was killed; make it faster or raise the limit",
@@ -201,7 +174,7 @@ take_stderr(tr_child *child)
     char chunk[CHUNK];
     const ssize_t got = child->err >= 0 ? read(child->err, chunk, sizeof chunk) : -1;
     if (got == 0) { /* it may do without */
-        close_pipe(&child->err);
+        tr_fd_close(&child->err);
     }
     if (got <= 0) {
         return 0;
@@ -280,7 +253,7 @@ send_more(tr_child *child, tr_exchange *x, troupe_error *err)
 static troupe_status
 closed(tr_child *child, const char *which, troupe_error *err)
 {
-    if (tr_child_wait(child, now_ns() + ending_ns)) {
+    if (tr_child_wait(child, tr_monotonic_ns() + ending_ns)) {
         return tr_child_fail(child, TROUPE_DIED, err, "ended before it answered");
     }
     char text[128];
@@ -292,16 +265,7 @@ closed(tr_child *child, const char *which, troupe_error *err)
 bool
 tr_child_wait(const tr_child *child, uint64_t deadline_ns)
 {
-    for (;;) {
-        struct pollfd fd = {.fd = child->pidfd, .events = POLLIN};
-        const int ready = poll(&fd, 1, poll_ms(deadline_ns));
-        if (ready > 0) {
-            return true;
-        }
-        if (ready == 0 && now_ns() >= deadline_ns) {
-            return false;
-        }
-    }
+    return tr_pidfd_ended(child->pidfd, deadline_ns);
 }
 
 void
@@ -313,7 +277,7 @@ tr_child_kill(tr_child *child)
     /* The leader is not reaped yet, so its number still names its group and no other. */
     (void)kill(-child->pid, SIGKILL);
     (void)kill(child->pid, SIGKILL);
-    if (child->pidfd >= 0 && !tr_child_wait(child, now_ns() + killed_ns)) {
+    if (child->pidfd >= 0 && !tr_child_wait(child, tr_monotonic_ns() + killed_ns)) {
         return; /* stuck in the kernel: nothing more can be done, and no wait is for ever */
     }
     child->exit_status = -1; /* stays unknown in a process that ignores SIGCHLD */
@@ -396,14 +360,14 @@ tr_child_stop(tr_child *child, uint64_t grace_ns)
     if (child == NULL) {
         return;
     }
-    close_pipe(&child->in);
+    tr_fd_close(&child->in);
     if (child->pid >= 0 && child->pidfd >= 0 && grace_ns > 0) {
-        (void)tr_child_wait(child, now_ns() + grace_ns);
+        (void)tr_child_wait(child, tr_monotonic_ns() + grace_ns);
     }
     tr_child_kill(child);
-    close_pipe(&child->out);
-    close_pipe(&child->err);
-    close_pipe(&child->pidfd);
+    tr_fd_close(&child->out);
+    tr_fd_close(&child->err);
+    tr_fd_close(&child->pidfd);
     tr_free(child->name);
     tr_free(child);
 }
