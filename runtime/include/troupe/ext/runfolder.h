@@ -24,7 +24,7 @@ typedef struct tr_run_folder {
     char path[TR_RUN_PATH_MAX + 1];
     int dir_fd;  /* close-on-exec, as all of them */
     int lock_fd; /* held as long as any process has it open: give it to a process that is to keep
-                  * the run alive (tr_worker_options.fds). Never call flock on it. */
+                  * the run alive (tr_worker_options.fds). Do not lock or unlock it. */
 } tr_run_folder;
 
 /* Makes and locks the folder of a new run. A folder of that name whose run is dead is removed
