@@ -36,10 +36,10 @@ endif()
 
 troupe_library(troupe_kernels
   SOURCES
-    cpu/device.c cpu/pool.c cpu/rope_table.c ${TROUPE_CPU_PATHS}
+    device.c cuda/load.c cpu/device.c cpu/pool.c cpu/rope_table.c ${TROUPE_CPU_PATHS}
     cpu/plain/rows.c cpu/plain/rope.c cpu/plain/attention.c cpu/plain/lm_head.c cpu/plain/optim.c
     cpu/plain/table.c
-  LIBS troupe_runtime m
+  LIBS troupe_runtime m ${CMAKE_DL_LIBS}
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)
 
 # The object files above are no objects of troupe_kernels itself to CMake: libtroupe takes them from here.

@@ -81,7 +81,7 @@ static const troupe_option options_table[] = {
         .kind = TROUPE_OPTION_TEXT,
         .fallback = "cpu",
         .choices = "NAME",
-        .help = "where to run: cpu, cpu:plain"},
+        .help = "where to run: cpu, cpu:plain, cuda"},
     {.name = NULL}};
 
 static const troupe_options_spec spec = {.program = "model generate",

@@ -45,15 +45,13 @@ compute_forward(const troupe_lm *lm, troupe_device *device, const troupe_lm_weig
         out->logits = tr_alloc(rows * V * sizeof *out->logits);
         out->logprobs = tr_alloc(rows * sizeof *out->logprobs);
         out->entropy = tr_alloc(rows * sizeof *out->entropy);
-        const bool read = troupe_device_download(device, out->logits, logits,
-                              rows * V * sizeof *logits) == TROUPE_OK &&
-                          troupe_device_download(device, out->logprobs, batch.logprob,
-                              rows * sizeof(float)) == TROUPE_OK &&
-                          troupe_device_download(device, out->entropy, batch.entropy,
-                              rows * sizeof(float)) == TROUPE_OK;
-        status = read ? TROUPE_OK
-                      : troupe_fail(err, TROUPE_DEVICE, "copying from %s failed",
-                            troupe_device_name(device));
+        status = tr_lm_download(device, out->logits, logits, rows * V * sizeof *logits, err);
+    }
+    if (status == TROUPE_OK) {
+        status = tr_lm_download(device, out->logprobs, batch.logprob, rows * sizeof(float), err);
+    }
+    if (status == TROUPE_OK) {
+        status = tr_lm_download(device, out->entropy, batch.entropy, rows * sizeof(float), err);
     }
     troupe_device_free(device, logits);
     tr_lm_acts_fini(&acts, device);
@@ -86,7 +84,7 @@ compute_training(const troupe_lm *lm, troupe_device *device, const float *params
         out->grad_norm = (float)sqrt(
             troupe_device_ops(device)->square_sum(device, trainer->gradient, lm->layout.floats));
         out->grad = tr_alloc(bytes);
-        status = troupe_device_download(device, out->grad, trainer->gradient, bytes);
+        status = tr_lm_download(device, out->grad, trainer->gradient, bytes, err);
     }
     out->losses = tr_zalloc((size_t)settings->steps, sizeof *out->losses);
     for (int i = 0; i < settings->steps && status == TROUPE_OK; i++) {

@@ -212,10 +212,7 @@ tr_lm_batch_fill(struct tr_lm_batch *batch, troupe_device *device, const troupe_
     }
     batch->cu[count] = row;
     size_t ints = 2 * (size_t)R + (size_t)count + 1 + 2 * (size_t)M;
-    status = troupe_device_upload(device, batch->device, batch->host, ints * sizeof *batch->host);
-    return status == TROUPE_OK
-               ? TROUPE_OK
-               : troupe_fail(err, status, "copying to %s failed", troupe_device_name(device));
+    return tr_lm_upload(device, batch->device, batch->host, ints * sizeof *batch->host, err);
 }
 
 troupe_status

@@ -125,9 +125,9 @@ draw_chunk(troupe_engine *engine, int first, int count, int row, int rows, troup
         truncates = truncates || m->group->truncates;
     }
     troupe_status status =
-        troupe_device_upload(device, s->inputs, s->host_inputs, tr_draw_input_bytes(s->chunk));
+        tr_lm_upload(device, s->inputs, s->host_inputs, tr_draw_input_bytes(s->chunk), err);
     if (status != TROUPE_OK) {
-        return troupe_fail(err, status, "copying to %s failed", troupe_device_name(device));
+        return status;
     }
     ops->lm_head_forward(device, NULL, NULL, NULL, s->logits,
         engine->acts.hidden + (size_t)row * (size_t)lm->config.hidden,
@@ -141,8 +141,8 @@ draw_chunk(troupe_engine *engine, int first, int count, int row, int rows, troup
         logits, dev.law, dev.u, lm->valid_ids, count, V);
     status = troupe_device_sync(device, err);
     if (status == TROUPE_OK) {
-        status = troupe_device_download(
-            device, s->host_outputs, s->outputs, tr_draw_output_bytes(s->chunk));
+        status = tr_lm_download(
+            device, s->host_outputs, s->outputs, tr_draw_output_bytes(s->chunk), err);
     }
     if (status == TROUPE_OK) {
         take_draws(engine, draws, count, &host);

@@ -169,8 +169,7 @@ place_tables(troupe_engine *engine, troupe_error *err)
         }
     }
     TR_ASSERT((size_t)(row - s->tables) == ints);
-    return troupe_device_upload(
-        engine->device, s->device_tables, s->tables, ints * sizeof *s->tables);
+    return tr_lm_upload(engine->device, s->device_tables, s->tables, ints * sizeof *s->tables, err);
 }
 
 static void
@@ -226,8 +225,7 @@ forward(troupe_engine *engine, troupe_error *err)
     place_all(engine);
     troupe_status status = place_tables(engine, err);
     if (status == TROUPE_OK) {
-        status =
-            troupe_device_upload(engine->device, s->device, s->host, 4 * rows * sizeof *s->host);
+        status = tr_lm_upload(engine->device, s->device, s->host, 4 * rows * sizeof *s->host, err);
     }
     if (status != TROUPE_OK) {
         return status;

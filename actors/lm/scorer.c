@@ -71,11 +71,10 @@ score_some(troupe_lm_scorer *scorer, const troupe_lm_weights *weights,
         scorer->numbers = tr_realloc(scorer->numbers, 2 * (size_t)b->M, sizeof(float));
         scorer->numbers_capacity = b->M;
     }
-    status = troupe_device_download(
-        scorer->device, scorer->numbers, b->logprob, 2 * (size_t)b->M * sizeof(float));
+    status = tr_lm_download(
+        scorer->device, scorer->numbers, b->logprob, 2 * (size_t)b->M * sizeof(float), err);
     if (status != TROUPE_OK) {
-        return troupe_fail(
-            err, status, "copying from %s failed", troupe_device_name(scorer->device));
+        return status;
     }
     const float *at = scorer->numbers;
     for (int i = 0; i < count; i++) {

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const float zeros[16384]; /* source of tr_lm_zero */
-
 static troupe_status
 check_config(const troupe_lm_config *c, int valid_ids, troupe_error *err)
 {
@@ -244,11 +242,34 @@ tr_lm_round_rope(troupe_lm *lm)
 void
 tr_lm_zero(troupe_device *device, float *x, size_t count)
 {
-    for (size_t done = 0; done < count; done += TR_COUNT(zeros)) {
-        size_t n = TR_MIN(count - done, TR_COUNT(zeros));
-        /* An error shows at the next sync, which every caller makes. */
-        (void)troupe_device_upload(device, x + done, zeros, n * sizeof *x);
+    /* An error shows at the next sync, which every caller makes. */
+    (void)troupe_device_zero(device, x, count * sizeof *x);
+}
+
+/* What a failed copy has to say. */
+static troupe_status
+copy_failed(troupe_device *device, const char *what, troupe_status status, troupe_error *err)
+{
+    troupe_error cause = {0};
+
+    if (troupe_device_sync(device, &cause) == TROUPE_OK) {
+        return troupe_fail(err, status, "copying %s %s failed", what, troupe_device_name(device));
     }
+    return troupe_fail(err, status, "%s", cause.text);
+}
+
+troupe_status
+tr_lm_upload(troupe_device *device, void *dst, const void *src, size_t bytes, troupe_error *err)
+{
+    troupe_status status = troupe_device_upload(device, dst, src, bytes);
+    return status == TROUPE_OK ? TROUPE_OK : copy_failed(device, "to", status, err);
+}
+
+troupe_status
+tr_lm_download(troupe_device *device, void *dst, const void *src, size_t bytes, troupe_error *err)
+{
+    troupe_status status = troupe_device_download(device, dst, src, bytes);
+    return status == TROUPE_OK ? TROUPE_OK : copy_failed(device, "from", status, err);
 }
 
 void

@@ -60,6 +60,11 @@ void tr_lm_spread(const troupe_lm *lm, troupe_device *device, float *flat);
 void tr_lm_fold(const troupe_lm *lm, troupe_device *device, float *flat);
 /* Zeroes `count` floats of device memory. */
 void tr_lm_zero(troupe_device *device, float *x, size_t count);
+/* Copies that say why they failed. */
+troupe_status tr_lm_upload(troupe_device *device, void *dst, const void *src, size_t bytes,
+    troupe_error *err) TROUPE_MUST_USE;
+troupe_status tr_lm_download(troupe_device *device, void *dst, const void *src, size_t bytes,
+    troupe_error *err) TROUPE_MUST_USE;
 
 /* Rounds the rotary frequencies to bfloat16, as casting a whole PyTorch module does. Only before
  * weights are made, and only to compare with numbers of a model that was cast so. */

@@ -97,7 +97,7 @@ troupe_trainer_new(const troupe_lm *lm, troupe_device *device, const float *para
     t->options = *options;
     status = allocate(t, err);
     if (status == TROUPE_OK) {
-        status = troupe_device_upload(device, t->master, params, lm->layout.floats * sizeof(float));
+        status = tr_lm_upload(device, t->master, params, lm->layout.floats * sizeof(float), err);
     }
     if (status == TROUPE_OK) {
         tr_lm_spread(lm, device, t->master);
@@ -296,8 +296,8 @@ troupe_trainer_get_state(
     troupe_status status = troupe_device_sync(trainer->device, err);
     for (size_t i = 0; i < TR_COUNT(to) && status == TROUPE_OK; i++) {
         if (to[i] != NULL) {
-            status = troupe_device_download(
-                trainer->device, to[i], from[i], trainer->lm->layout.floats * sizeof(float));
+            status = tr_lm_download(
+                trainer->device, to[i], from[i], trainer->lm->layout.floats * sizeof(float), err);
         }
     }
     return status;
@@ -311,11 +311,10 @@ troupe_trainer_set_state(troupe_trainer *trainer, const float *master, const flo
     float *const to[] = {trainer->master, trainer->m, trainer->v};
 
     for (size_t i = 0; i < TR_COUNT(to); i++) {
-        troupe_status status = troupe_device_upload(
-            trainer->device, to[i], from[i], trainer->lm->layout.floats * sizeof(float));
+        troupe_status status = tr_lm_upload(
+            trainer->device, to[i], from[i], trainer->lm->layout.floats * sizeof(float), err);
         if (status != TROUPE_OK) {
-            return troupe_fail(
-                err, status, "copying to %s failed", troupe_device_name(trainer->device));
+            return status;
         }
     }
     trainer->progress = *progress;

@@ -185,14 +185,11 @@ forward(troupe_trainer *trainer, const struct step *s, int bin, const troupe_lm_
     }
     size_t bytes = (size_t)b->M * sizeof(float);
     int32_t at = s->starts[first];
-    status = troupe_device_download(trainer->device, s->cur + at, b->logprob, bytes);
+    status = tr_lm_download(trainer->device, s->cur + at, b->logprob, bytes, err);
     if (status == TROUPE_OK) {
-        status =
-            troupe_device_download(trainer->device, s->cur + s->tokens + at, b->entropy, bytes);
+        status = tr_lm_download(trainer->device, s->cur + s->tokens + at, b->entropy, bytes, err);
     }
-    return status == TROUPE_OK ? TROUPE_OK
-                               : troupe_fail(err, status, "copying from %s failed",
-                                     troupe_device_name(trainer->device));
+    return status;
 }
 
 /* Backward from d_logprob and d_entropy (may be NULL) of the forward pass just done. */
@@ -205,14 +202,12 @@ backward(troupe_trainer *trainer, const float *d_logprob, const float *d_entropy
     size_t M = (size_t)b->M;
     float *d_lp = trainer->d_numbers, *d_ent = d_lp + M, *d_hidden = d_ent + M;
 
-    troupe_status status =
-        troupe_device_upload(trainer->device, d_lp, d_logprob, M * sizeof(float));
+    troupe_status status = tr_lm_upload(trainer->device, d_lp, d_logprob, M * sizeof(float), err);
     if (status == TROUPE_OK && d_entropy != NULL) {
-        status = troupe_device_upload(trainer->device, d_ent, d_entropy, M * sizeof(float));
+        status = tr_lm_upload(trainer->device, d_ent, d_entropy, M * sizeof(float), err);
     }
     if (status != TROUPE_OK) {
-        return troupe_fail(
-            err, status, "copying to %s failed", troupe_device_name(trainer->device));
+        return status;
     }
     troupe_device_ops(trainer->device)
         ->lm_head_backward(trainer->device, d_hidden, trainer->gradient + lm->head.weight, d_lp,

@@ -54,11 +54,10 @@ tr_lm_weights_wrap(const troupe_lm *lm, troupe_device *device, const float *flat
             "%s has no memory left for %zu parameters; use a smaller model or another device",
             troupe_device_name(device), lm->layout.parameters);
     }
-    troupe_status status =
-        troupe_device_upload(device, weights->inv_freq, lm->inv_freq, rope_bytes);
+    troupe_status status = tr_lm_upload(device, weights->inv_freq, lm->inv_freq, rope_bytes, err);
     if (status != TROUPE_OK) {
         release(weights, device);
-        return troupe_fail(err, status, "copying to %s failed", troupe_device_name(device));
+        return status;
     }
     weights->owned = owned;
     *out = weights;
@@ -86,12 +85,10 @@ troupe_lm_weights_new(const troupe_lm *lm, troupe_device *device, const float *p
             troupe_device_name(device), lm->layout.parameters);
     }
     troupe_status status =
-        troupe_device_upload(device, flat, params, lm->layout.floats * sizeof *flat);
+        tr_lm_upload(device, flat, params, lm->layout.floats * sizeof *flat, err);
     if (status == TROUPE_OK) {
         tr_lm_spread(lm, device, flat);
         status = tr_lm_weights_wrap(lm, device, flat, flat, out, err);
-    } else {
-        (void)troupe_fail(err, status, "copying to %s failed", troupe_device_name(device));
     }
     if (status != TROUPE_OK) {
         troupe_device_free(device, flat);

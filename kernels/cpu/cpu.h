@@ -3,6 +3,7 @@
 #ifndef TR_KERNELS_CPU_H
 #define TR_KERNELS_CPU_H
 
+#include <troupe/ext/device.h>
 #include <troupe/kernels.h>
 
 enum {
@@ -40,8 +41,7 @@ enum {
 };
 
 struct troupe_device {
-    const troupe_ops *ops;
-    const char *name;
+    troupe_device_head head;
     troupe_device_options options;
     struct tr_scratch scratch;
     struct tr_rope_table rope[TR_ROPE_TABLES];
@@ -65,6 +65,10 @@ void *tr_aligned_alloc(size_t bytes);
 const float *tr_rope_rows(
     troupe_device *d, const troupe_rope *rope, int E, const int32_t *pos, int R);
 void tr_rope_fini(troupe_device *d);
+
+/* Opens "cpu", "cpu:PATH" or "cpu:plain". NOT_FOUND for other names. */
+troupe_status tr_cpu_open(const char *name, const troupe_device_options *options,
+    troupe_device **out, troupe_error *err) TROUPE_MUST_USE;
 
 extern const troupe_ops tr_plain_ops;
 

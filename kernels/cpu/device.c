@@ -17,12 +17,13 @@ list_names(const char *names[NAMES_MAX])
 {
     size_t paths, count = 0;
     const struct tr_path *path = tr_paths(&paths);
-    TR_ASSERT(paths + 2 <= NAMES_MAX);
+    TR_ASSERT(paths + 3 <= NAMES_MAX);
     names[count++] = "cpu";
     for (size_t i = 0; i < paths; ++i) {
         names[count++] = path[i].ops->name;
     }
     names[count++] = tr_plain_ops.name;
+    names[count++] = "cuda";
     return count;
 }
 
@@ -70,32 +71,23 @@ find_ops(const char *name, const troupe_ops **ops, troupe_error *err)
     return fail_unknown(name, err);
 }
 
+static const troupe_device_table cpu_table;
+
 troupe_status
-troupe_device_open(
+tr_cpu_open(
     const char *name, const troupe_device_options *options, troupe_device **out, troupe_error *err)
 {
-    TR_ASSERT(name != NULL && out != NULL);
-    troupe_device_options given = {.size = sizeof given, .threads = 1};
-    if (options != NULL) {
-        if (options->size != sizeof given || options->threads < 0 ||
-            options->threads > TR_THREADS_MAX) {
-            return troupe_fail(err, TROUPE_INVALID,
-                "device options: size %zu and %d threads; set size to "
-                "sizeof(troupe_device_options) and threads to 0..%d",
-                options->size, options->threads, TR_THREADS_MAX);
-        }
-        given = *options;
-    }
     const troupe_ops *ops = NULL;
     troupe_status status = find_ops(name, &ops, err);
     if (status != TROUPE_OK) {
         return status;
     }
     troupe_device *d = tr_zalloc(1, sizeof *d);
-    d->ops = ops;
-    d->name = strcmp(name, "cpu") == 0 ? "cpu" : ops->name;
-    d->options = given;
-    status = tr_pool_open(&d->pool, d, given.threads, err);
+    d->head.table = &cpu_table;
+    d->head.ops = ops;
+    d->head.name = strcmp(name, "cpu") == 0 ? "cpu" : ops->name;
+    d->options = *options;
+    status = tr_pool_open(&d->pool, d, options->threads, err);
     if (status != TROUPE_OK) {
         tr_free(d);
         return status;
@@ -120,28 +112,20 @@ free_old(struct tr_scratch *s)
     }
 }
 
-void
-troupe_device_close(troupe_device *device)
+static void
+cpu_close(troupe_device *device)
 {
-    if (device == NULL) {
-        return;
-    }
     tr_pool_close(device->pool);
     tr_rope_fini(device);
     tr_scratch_fini(device);
     tr_free(device);
 }
 
-const troupe_ops *
-troupe_device_ops(const troupe_device *device)
+static void
+cpu_info(troupe_device *device, troupe_device_info *info)
 {
-    return device->ops;
-}
-
-const char *
-troupe_device_name(const troupe_device *device)
-{
-    return device->name;
+    (void)device;
+    memcpy(info->kind, "cpu", sizeof "cpu");
 }
 
 void *
@@ -158,63 +142,47 @@ tr_aligned_alloc(size_t bytes)
     return ptr;
 }
 
-void *
-troupe_device_alloc(troupe_device *device, size_t bytes)
+static void *
+cpu_alloc(troupe_device *device, size_t bytes)
 {
     (void)device;
     return tr_aligned_alloc(bytes);
 }
 
-void
-troupe_device_free(troupe_device *device, void *ptr)
+static void
+cpu_free(troupe_device *device, void *ptr)
 {
     (void)device;
     free(ptr);
 }
 
-troupe_status
-troupe_device_upload(troupe_device *device, void *dst, const void *src, size_t bytes)
+/* Host and device memory are one, and zeroed and copied alike. */
+static troupe_status
+cpu_copy(troupe_device *device, void *dst, const void *src, size_t bytes)
 {
     (void)device;
-    if (bytes > 0) {
-        memcpy(dst, src, bytes);
-    }
+    memcpy(dst, src, bytes);
     return TROUPE_OK;
 }
 
-troupe_status
-troupe_device_download(troupe_device *device, void *dst, const void *src, size_t bytes)
+static troupe_status
+cpu_zero(troupe_device *device, void *dst, size_t bytes)
 {
-    return troupe_device_upload(device, dst, src, bytes);
+    (void)device;
+    memset(dst, 0, bytes);
+    return TROUPE_OK;
 }
 
-troupe_status
-troupe_device_sync(troupe_device *device, troupe_error *err)
+static troupe_status
+cpu_sync(troupe_device *device, troupe_error *err)
 {
     (void)device;
     (void)err;
     return TROUPE_OK; /* every operation has finished when it returns, and none can fail */
 }
 
-troupe_packed_weight *
-troupe_weight_pack(troupe_device *device, const float *weight, int N, int K)
-{
-    TR_ASSERT(N > 0 && K > 0);
-    troupe_packed_weight *packed = tr_zalloc(1, sizeof *packed);
-    packed->N = N;
-    packed->K = K;
-    packed->panels = (N + TR_PANEL - 1) / TR_PANEL;
-    packed->data = tr_aligned_alloc((size_t)packed->panels * (size_t)K * TR_PANEL * sizeof(float));
-    if (packed->data == NULL) {
-        tr_free(packed);
-        return NULL;
-    }
-    troupe_weight_repack(device, packed, weight);
-    return packed;
-}
-
-void
-troupe_weight_repack(troupe_device *device, troupe_packed_weight *packed, const float *weight)
+static void
+cpu_repack(troupe_device *device, troupe_packed_weight *packed, const float *weight)
 {
     (void)device;
     ptrdiff_t K = packed->K;
@@ -226,15 +194,44 @@ troupe_weight_repack(troupe_device *device, troupe_packed_weight *packed, const 
     }
 }
 
-void
-troupe_weight_free(troupe_device *device, troupe_packed_weight *packed)
+static troupe_packed_weight *
+cpu_pack(troupe_device *device, const float *weight, int N, int K)
+{
+    troupe_packed_weight *packed = tr_zalloc(1, sizeof *packed);
+    packed->N = N;
+    packed->K = K;
+    packed->panels = (N + TR_PANEL - 1) / TR_PANEL;
+    packed->data = tr_aligned_alloc((size_t)packed->panels * (size_t)K * TR_PANEL * sizeof(float));
+    if (packed->data == NULL) {
+        tr_free(packed);
+        return NULL;
+    }
+    cpu_repack(device, packed, weight);
+    return packed;
+}
+
+static void
+cpu_weight_free(troupe_device *device, troupe_packed_weight *packed)
 {
     (void)device;
-    if (packed != NULL) {
-        free(packed->data);
-        tr_free(packed);
-    }
+    free(packed->data);
+    tr_free(packed);
 }
+
+static const troupe_device_table cpu_table = {
+    .close = cpu_close,
+    .get_info = cpu_info,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .copy = cpu_copy,
+    .zero = cpu_zero,
+    .sync = cpu_sync,
+    .weight_pack = cpu_pack,
+    .weight_repack = cpu_repack,
+    .weight_free = cpu_weight_free,
+};
 
 /* --- scratch memory --- */
 

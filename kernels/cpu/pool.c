@@ -79,8 +79,7 @@ tr_pool_open(struct tr_pool **out, const troupe_device *d, int threads, troupe_e
     for (int i = 1; i < threads; ++i) {
         struct worker *w = &pool->workers[i - 1];
         *w = (struct worker){.pool = pool, .index = i};
-        w->device.ops = d->ops;
-        w->device.name = d->name;
+        w->device.head = d->head;
         troupe_status status = tr_thread_start(&w->thread, "kernels", worker_main, w, err);
         if (status != TROUPE_OK) {
             tr_pool_close(pool);

@@ -43,21 +43,83 @@ typedef struct troupe_device_options {
     int threads; /* CPU: threads of this handle, the caller's included (0 means 1) */
 } troupe_device_options;
 
-/* Opens a device: "cpu" is the fastest form that this processor runs, "cpu:plain" the reference
- * forms. An unknown name is NOT_FOUND, with the names that are built in. Caller owns *out. */
+/* Opens a device. "cpu" is the fastest form that this processor runs, "cpu:plain" the reference
+ * forms. "cuda" is the first GPU, "cuda:1" the second in the driver's order, "cuda:GPU-..." the one
+ * with that UUID; its code is a shared object that is looked for at run time (ext/device.h says
+ * where). An unknown name is NOT_FOUND with the names that there are; a kind whose shared object,
+ * driver or hardware is missing is UNSUPPORTED or NOT_FOUND and names what is missing and the
+ * remedy. Caller owns *out. */
 troupe_status troupe_device_open(const char *name, const troupe_device_options *options,
     troupe_device **out, troupe_error *err) TROUPE_MUST_USE;
 void troupe_device_close(troupe_device *device); /* NULL is allowed */
 const troupe_ops *troupe_device_ops(const troupe_device *device);
+/* "cpu", "cpu:avx2", ...; a GPU by its UUID: "cuda:GPU-2f3c...". */
 const char *troupe_device_name(const troupe_device *device);
-/* Device memory, 64-byte aligned, zeroed. NULL when there is none left. */
+
+/* What a device is, for people and for records. */
+typedef struct troupe_device_info {
+    char kind[16];         /* "cpu", "cuda" */
+    char uuid[48];         /* "" for a CPU */
+    char model[96];        /* the hardware's name for itself; "" when it has none */
+    char versions[96];     /* of driver and runtime; "" without */
+    uint64_t memory_bytes; /* of its own; 0 for a CPU, which shares the host's */
+    uint64_t memory_free_bytes;
+} troupe_device_info;
+
+void troupe_device_get_info(troupe_device *device, troupe_device_info *info);
+
+/* --- memory and copies
+ *
+ * What a handle is asked to do (operations, copies, zeroing) is done in the order in which it was
+ * asked, as far as one stream goes. Pointers of a GPU's memory mean nothing on the host, but
+ * offsets may be added to them. */
+
+/* Device memory, 64-byte aligned, zeroed. NULL when there is none left, and on a device that has
+ * failed for good (troupe_device_sync says so). */
 void *troupe_device_alloc(troupe_device *device, size_t bytes);
+/* Waits for work that may use it where the device needs that. NULL is allowed. */
 void troupe_device_free(troupe_device *device, void *ptr);
+/* Between host and device; returns when the host's memory may be used again. A download waits for
+ * the work before it. The cause of a failure is told by troupe_device_sync. */
 troupe_status troupe_device_upload(troupe_device *device, void *dst, const void *src, size_t bytes);
 troupe_status troupe_device_download(
     troupe_device *device, void *dst, const void *src, size_t bytes);
-/* Waits for all submitted work; the first error since the last sync, with the operation's name. */
+/* Inside the device's memory; no overlap. Submitted, not waited for. */
+troupe_status troupe_device_copy(troupe_device *device, void *dst, const void *src, size_t bytes);
+troupe_status troupe_device_zero(troupe_device *device, void *dst, size_t bytes);
+/* Waits for all submitted work of all streams of the handle; the first error since the last sync,
+ * with the operation's name. After an error of the hardware or driver every later call on the
+ * device, this one included, fails with the same DEVICE error: such errors are sticky, so the
+ * process that owns the handle has to be replaced. */
 troupe_status troupe_device_sync(troupe_device *device, troupe_error *err) TROUPE_MUST_USE;
+
+/* --- streams and events
+ *
+ * A handle begins with one stream. Work in different streams may run at the same time; an event
+ * orders it: recorded in one stream, waited for in another. A CPU has finished each piece of work
+ * when the call returns, so there every order holds by itself. */
+
+typedef struct troupe_device_stream troupe_device_stream;
+typedef struct troupe_device_event troupe_device_event;
+
+troupe_status troupe_device_stream_new(
+    troupe_device *device, troupe_device_stream **out, troupe_error *err) TROUPE_MUST_USE;
+/* Waits for its work. A stream in use is left for the first one. NULL is allowed. */
+void troupe_device_stream_free(troupe_device *device, troupe_device_stream *stream);
+/* From now on the handle's work goes to `stream`; NULL = the one that it began with. */
+void troupe_device_use(troupe_device *device, troupe_device_stream *stream);
+troupe_status troupe_device_event_new(
+    troupe_device *device, troupe_device_event **out, troupe_error *err) TROUPE_MUST_USE;
+void troupe_device_event_free(troupe_device *device, troupe_device_event *event);
+/* Marks the end of what was submitted so far to the stream in use. */
+troupe_status troupe_device_event_record(troupe_device *device, troupe_device_event *event);
+/* What is submitted to the stream in use from now on begins after the event. */
+troupe_status troupe_device_event_wait(troupe_device *device, troupe_device_event *event);
+/* Whether the work before the event is done; one never recorded is done. Does not wait. */
+troupe_status troupe_device_event_done(
+    troupe_device *device, troupe_device_event *event, bool *done);
+
+/* --- packed weights --- */
 
 /* A weight matrix [N, K] in the layout that the device's row-invariant GEMM reads (CPU: panels of
  * columns). Made once per published version, shared read-only by any number of threads. NULL when
