@@ -46,3 +46,5 @@ troupe_library(troupe_kernels
 set(objects ${TROUPE_CPU_PATHS})
 list(FILTER objects INCLUDE REGEX TARGET_OBJECTS)
 set(TROUPE_KERNEL_OBJECTS ${objects} PARENT_SCOPE)
+
+add_subdirectory(cuda)
