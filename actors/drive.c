@@ -159,6 +159,18 @@ tell_waits(troupe_ctx *ctx, const char *stream, const progress *p, double quiet_
     troupe_answer_free(answer);
 }
 
+/* Tells the policy that its time is over; a new incarnation is told anew. */
+static void
+tell_end(troupe_ctx *ctx, const char *policy, troupe_ref *told)
+{
+    troupe_ref now;
+    troupe_target to = troupe_to(ctx, policy, 0);
+    if (troupe_resolve(ctx, to, &now) && !troupe_ref_equal(now, *told) &&
+        troupe_tell(ctx, to, "end", NULL) == TROUPE_OK) {
+        *told = now;
+    }
+}
+
 int
 troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options)
 {
@@ -166,7 +178,7 @@ troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options)
     progress p = {0};
     int64_t shown = -1;
     uint64_t begun = troupe_now_ns(ctx);
-    bool limited = false;
+    troupe_ref told_end = {0};
     double every = options->waits_every_s > 0 ? options->waits_every_s : WAITS_EVERY_S;
     uint64_t step_at = begun, told_at = begun;
     int64_t step = 0;
@@ -187,9 +199,8 @@ troupe_rl_drive(troupe_ctx *ctx, const troupe_rl_drive_options *options)
             tell_waits(ctx, options->stream, &p, (double)(now - step_at) / 1e9);
         }
         double elapsed = (double)(troupe_now_ns(ctx) - begun) / 1e9;
-        if (!limited && options->time_limit_s > 0 && elapsed > options->time_limit_s) {
-            limited =
-                troupe_tell(ctx, troupe_to(ctx, options->policy, 0), "end", NULL) == TROUPE_OK;
+        if (options->time_limit_s > 0 && elapsed > options->time_limit_s) {
+            tell_end(ctx, options->policy, &told_end);
         }
     }
     if (terminal) {

@@ -5,6 +5,7 @@
  *   open -> publish -> [ take -> train -> commit -> publish -> evaluate -> record -> save -> ]
  *   finish
  *
+ * A new incarnation enters this circle where the one before left it (policy_open.c).
  * The only long work, a training step and the decoding of held-out prompts, runs in idle slices, so
  * that the progress of a run can be asked for between them. */
 #include "policy.h"
@@ -35,8 +36,8 @@ tr_policy_account(tr_policy *p, uint64_t *into)
 
 /* The role's work is over. A driver that is still there prints the summary; after a signal it is
  * not. */
-static void
-done(troupe_ctx *ctx, tr_policy *p)
+void
+tr_policy_done(troupe_ctx *ctx, tr_policy *p)
 {
     p->phase = TR_POLICY_DONE;
     if (p->asked_to_stop) {
@@ -62,7 +63,7 @@ tr_policy_fail(
     }
     p->code = 1;
     if (p->phase == TR_POLICY_FINISHING) {
-        done(ctx, p); /* the stream does not answer either */
+        tr_policy_done(ctx, p); /* the stream does not answer either */
         return;
     }
     p->stopping = true;
@@ -140,22 +141,24 @@ policy_init(troupe_ctx *ctx, const char *config, troupe_error *err)
     tr_policy *p = troupe_state(ctx);
     p->checkpointed = -1;
     p->reward_mean = p->accuracy = p->accuracy_last = p->accuracy_first = p->publish_ms =
-        TR_UNKNOWN;
+        p->lag_head_mean = TR_UNKNOWN;
     troupe_status status = tr_config_parse(config, &p->config, err);
     if (status != TROUPE_OK) {
         return status;
     }
     find_stages(p);
+    const char *mirror = tr_config_text(p->config, "mirror", "off");
+    p->mirror_mode = strcmp(mirror, "auto") == 0 ? TR_MIRROR_AUTO
+                     : strcmp(mirror, "on") == 0 ? TR_MIRROR_ON
+                                                 : TR_MIRROR_OFF;
     snprintf(p->run, sizeof p->run, "%s", tr_config_text(p->config, "run", "."));
     status = read_options(p, err);
     if (status == TROUPE_OK) {
         status = tr_prompts_open(p->config, &p->prompts, err);
     }
-    const char *checkpoint = tr_config_text(p->config, "checkpoint", NULL);
     if (status == TROUPE_OK) {
-        const char *dir = checkpoint != NULL ? checkpoint : tr_config_text(p->config, "model", "");
-        status = troupe_lm_load(
-            dir, (int)tr_config_int(p->config, "valid-ids", 0), &p->lm, &p->params, err);
+        status = troupe_lm_load(tr_config_text(p->config, "model", ""),
+            (int)tr_config_int(p->config, "valid-ids", 0), &p->lm, &p->params, err);
     }
     if (status == TROUPE_OK) {
         p->model = *troupe_lm_get_config(p->lm);
@@ -165,9 +168,6 @@ policy_init(troupe_ctx *ctx, const char *config, troupe_error *err)
     }
     if (status == TROUPE_OK) {
         status = troupe_trainer_new(p->lm, p->device, p->params, &p->options, &p->trainer, err);
-    }
-    if (status == TROUPE_OK && checkpoint != NULL) {
-        status = tr_policy_restore(p, checkpoint, err);
     }
     p->stream = troupe_to(ctx, tr_config_text(p->config, "stream", "samples"), 0);
     return status;
@@ -182,6 +182,8 @@ policy_fini(troupe_ctx *ctx)
     if (troupe_object_word(p->publishing) != 0) {
         (void)troupe_object_release(troupe_ctx_store(ctx), p->publishing);
     }
+    tr_policy_mirror_drop(ctx, p);
+    tr_buf_fini(&p->line);
     troupe_trainer_free(p->trainer);
     troupe_lm_free(p->lm);
     troupe_device_close(p->device);
@@ -192,49 +194,12 @@ policy_fini(troupe_ctx *ctx)
     json_decref(p->config);
 }
 
-/* --- open ------------------------------------------------------------------------------------ */
-
-static void
-opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
-{
-    tr_policy *p = user;
-    if (troupe_answer_status(answer) != TROUPE_OK) {
-        tr_policy_fail(ctx, p, troupe_answer_status(answer), "open", troupe_answer_text(answer));
-        return;
-    }
-    p->epoch = troupe_arg_u64(answer, 0);
-    int64_t step = troupe_arg_i64(answer, 1);
-    p->next_version = troupe_arg_u64(answer, 2);
-    if (step != p->step) {
-        tr_policy_fail(ctx, p, TROUPE_CORRUPT, "open",
-            "the stream's ledger and the checkpoint are of different steps");
-        return;
-    }
-    troupe_error err = {0};
-    troupe_status status = TROUPE_OK;
-    if (p->epoch > 0) {
-        status = tr_run_dir_rewind(p->run, p->offsets, p->epoch - 1, &err);
-    }
-    if (status == TROUPE_OK) {
-        status = tr_run_dir_open(
-            p->run, tr_config_int(p->config, "samples-max-bytes", INT64_MAX), &p->files, &err);
-    }
-    if (status != TROUPE_OK) {
-        tr_policy_fail(ctx, p, status, "run directory", err.text);
-        return;
-    }
-    p->initial = true;
-    tr_policy_publish(ctx, p);
-}
-
 static void
 policy_start(troupe_ctx *ctx)
 {
     tr_policy *p = troupe_state(ctx);
     p->begun_ns = p->line_ns = p->mark_ns = tr_now_ns();
-    p->phase = TR_POLICY_OPENING;
-    troupe_args args = {0};
-    tr_policy_ask(ctx, p, TROUPE_METHOD_OPEN, &args, opened);
+    tr_policy_open(ctx, p);
 }
 
 /* --- publish --------------------------------------------------------------------------------- */
@@ -247,9 +212,11 @@ evaluated(troupe_ctx *ctx, tr_policy *p)
     }
     tr_policy_account(p, &p->other_ns);
     p->accuracy_last = isfinite(p->accuracy) ? p->accuracy : p->accuracy_last;
-    p->accuracy_first = p->initial ? p->accuracy : p->accuracy_first;
+    if (p->initial && !isfinite(p->accuracy_first)) {
+        p->accuracy_first = p->accuracy;
+    }
     troupe_error err = {0};
-    troupe_status status = p->initial ? TROUPE_OK : tr_policy_write_metrics(p, &err);
+    troupe_status status = p->initial ? TROUPE_OK : tr_policy_write_metrics(ctx, p, &err);
     if (status != TROUPE_OK) {
         tr_policy_fail(ctx, p, status, "metrics.jsonl", err.text);
         return;
@@ -280,6 +247,11 @@ void
 tr_policy_published(troupe_ctx *ctx, tr_policy *p)
 {
     p->accuracy = TR_UNKNOWN;
+    if (p->has_line) {
+        p->has_line = false; /* the incarnation before has evaluated and written it */
+        save_if_due(ctx, p);
+        return;
+    }
     if (!evaluation_is_due(p)) {
         evaluated(ctx, p);
         return;
@@ -323,15 +295,14 @@ taken(troupe_ctx *ctx, troupe_answer *answer, void *user)
 
 static void ask_rollouts(troupe_ctx *ctx, tr_policy *p);
 
-/* Value 0 of an answer: the ledger, in the order of troupe_counters. */
-static bool
-read_counters(troupe_answer *answer, troupe_counters *c)
+bool
+tr_policy_read_counters(troupe_answer *answer, int index, troupe_counters *c)
 {
     uint64_t *into[] = {&c->dispatched, &c->trained, &c->filtered, &c->stale, &c->failed,
         &c->queued, &c->in_flight};
     tr_reader reader;
     uint32_t count = 0;
-    bool ok = troupe_arg_reader(answer, 0, &reader) && tr_read_array(&reader, &count) &&
+    bool ok = troupe_arg_reader(answer, index, &reader) && tr_read_array(&reader, &count) &&
               count == TR_COUNT(into);
     for (size_t i = 0; ok && i < TR_COUNT(into); i++) {
         ok = tr_read_u64(&reader, into[i]);
@@ -344,11 +315,12 @@ committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     tr_policy *p = user;
     troupe_status status = troupe_answer_status(answer);
+    tr_policy_mirror_drop(ctx, p); /* the stream has a hold of its own */
     if (status != TROUPE_OK && status != TROUPE_DUPLICATE) {
         tr_policy_fail(ctx, p, status, "commit", troupe_answer_text(answer));
         return;
     }
-    if (!read_counters(answer, &p->counters)) {
+    if (!tr_policy_read_counters(answer, 0, &p->counters)) {
         tr_policy_fail(ctx, p, TROUPE_CORRUPT, "commit", "the stream's answer does not parse");
         return;
     }
@@ -357,6 +329,7 @@ committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
         p->ledger = tr_strdup(troupe_arg_str(answer, 1));
     }
     p->publish_ms = troupe_arg_is_nil(answer, 2) ? TR_UNKNOWN : troupe_arg_f64(answer, 2);
+    p->restarts = p->restarts_base + troupe_arg_u64(answer, 4);
     p->step++;
     /* What is written from here on is not covered by the ledger that this answer holds. */
     tr_run_offsets written = {0};
@@ -368,19 +341,16 @@ committed(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
     p->offsets.samples = written.samples;
     p->counts_at_commit = p->counts;
-    p->lag_line = p->batch.lag;
-    p->head_line = p->batch.head_sum;
-    p->trained_line = p->batch.trained;
     tr_policy_close_batch(p);
     ask_rollouts(ctx, p);
     tr_policy_account(p, &p->other_ns);
     tr_policy_publish(ctx, p);
 }
 
-static void
-commit(troupe_ctx *ctx, tr_policy *p)
+void
+tr_policy_commit(troupe_ctx *ctx, void *user)
 {
-    p->phase = TR_POLICY_COMMITTING;
+    tr_policy *p = user;
     troupe_args args = {0};
     troupe_args_i64(&args, p->step + 1);
     troupe_args_array(&args, (uint32_t)p->batch.count);
@@ -400,6 +370,10 @@ commit(troupe_ctx *ctx, tr_policy *p)
         }
     }
     troupe_args_bool(&args, true);
+    if (troupe_object_word(p->mirror) != 0) {
+        troupe_args_object(&args, p->mirror);
+        troupe_args_u64(&args, p->mirror_digest);
+    }
     tr_policy_ask(ctx, p, TROUPE_METHOD_COMMIT, &args, committed);
 }
 
@@ -417,7 +391,8 @@ train(troupe_ctx *ctx, tr_policy *p)
         tr_policy_fail(ctx, p, status, "training", err.text);
         return;
     }
-    commit(ctx, p);
+    tr_policy_begin_line(p);
+    tr_policy_mirror(ctx, p);
 }
 
 static void
@@ -520,8 +495,8 @@ finished(troupe_ctx *ctx, troupe_answer *answer, void *user)
         tr_policy_fail(ctx, p, troupe_answer_status(answer), "finish", troupe_answer_text(answer));
         return;
     }
-    (void)read_counters(answer, &p->counters);
-    done(ctx, p);
+    (void)tr_policy_read_counters(answer, 0, &p->counters);
+    tr_policy_done(ctx, p);
 }
 
 static void
@@ -529,7 +504,9 @@ finish(troupe_ctx *ctx, tr_policy *p)
 {
     p->phase = TR_POLICY_FINISHING;
     troupe_args args = {0};
-    troupe_args_str(&args, p->step >= p->steps ? "all steps done" : "stopped");
+    const char *how = p->step >= p->steps ? "all steps done" : "stopped";
+    troupe_args_str(&args, p->failure[0] != '\0' ? p->failure : how);
+    troupe_args_i64(&args, p->code);
     tr_policy_ask(ctx, p, TROUPE_METHOD_FINISH, &args, finished);
 }
 
@@ -574,7 +551,8 @@ rollout_said(troupe_ctx *ctx, troupe_answer *answer, void *user)
     tr_rollout_stats *stats = user;
     (void)ctx;
     if (troupe_answer_status(answer) == TROUPE_OK) {
-        *stats = (tr_rollout_stats){.tokens = troupe_arg_u64(answer, 0),
+        *stats = (tr_rollout_stats){.at_ns = tr_now_ns(),
+            .tokens = troupe_arg_u64(answer, 0),
             .busy_ns = troupe_arg_u64(answer, 1),
             .idle_ns = troupe_arg_u64(answer, 2),
             .full_ns = troupe_arg_u64(answer, 3),

@@ -1,4 +1,5 @@
 /* The policy role, in parts: policy.c is the order of events,
+ * policy_open.c where a new incarnation goes on, policy_state.c and policy_mirror.c what it is,
  * policy_publish.c a version on its way, policy_step.c a batch and its step,
  * policy_record.c the lines of metrics.jsonl and samples.jsonl, policy_eval.c the held-out prompts,
  * policy_checkpoint.c what lasts. */
@@ -19,7 +20,9 @@
 #define TR_UNKNOWN ((double)NAN)
 
 enum {
-    TR_REASON_MAX = 128,
+    TR_REASON_MAX = 512,
+    TR_ENDS_MAX = 16,
+    TR_END_TEXT_MAX = 64,
     TR_ROLLOUTS_MAX = 64
 };
 
@@ -55,6 +58,7 @@ typedef struct tr_batch {
 
 /* What one rollout said of itself last, and at the last line of metrics. */
 typedef struct tr_rollout_stats {
+    uint64_t at_ns;                                      /* when it said so; 0: never */
     uint64_t tokens, busy_ns, idle_ns, full_ns, swap_ns; /* full: the store had no room */
 } tr_rollout_stats;
 
@@ -63,7 +67,32 @@ typedef struct tr_policy_counts {
     uint64_t sampled_units, sampled_samples;
     uint64_t trained_units, trained_samples;
     uint64_t wasted_units; /* sampled and not trained on */
+
+    /* Groups by how and why they ended untrained, the beginnings of reasons; the last entry has
+     * what found no room. */
+    struct {
+        char text[TR_END_TEXT_MAX];
+        uint64_t groups;
+    } ends[TR_ENDS_MAX];
 } tr_policy_counts;
+
+typedef enum tr_mirror_mode {
+    TR_MIRROR_OFF,
+    TR_MIRROR_AUTO, /* where the store has room at once */
+    TR_MIRROR_ON,
+} tr_mirror_mode;
+
+/* The policy's state beside the arrays, of the step that it is after. */
+typedef struct tr_policy_state {
+    int64_t step;
+    int64_t checkpointed;
+    tr_run_offsets offsets;
+    tr_policy_counts counts;
+    uint64_t restarts;      /* of roles, all of the run */
+    uint64_t restarts_base; /* those before the node's present life */
+    double wall_s, accuracy_first, accuracy_last, reward_last;
+    char *line; /* what is known of the step's line of metrics.jsonl at its commit; owned */
+} tr_policy_state;
 
 typedef enum tr_policy_phase {
     TR_POLICY_OPENING,
@@ -107,13 +136,21 @@ typedef struct tr_policy {
     bool published_any;
     uint64_t published_digest;
     troupe_object publishing;
-    bool initial; /* the version being published is the first of this process */
+    bool initial;  /* nothing was trained since the state that this incarnation began with */
+    bool has_line; /* the line of that state's step is in metrics.jsonl already */
+    bool refuses;  /* the mirror that it was told of cannot be used */
+
+    tr_mirror_mode mirror_mode;
+    troupe_object mirror; /* of the step that is being committed; no object: none */
+    uint64_t mirror_digest, mirror_bytes, mirror_ns, mirror_since_ns;
+    uint64_t mirrors_missed; /* steps without one for want of room */
+    uint64_t restarts, restarts_base;
+    tr_buf line; /* what is known of the step's line at its commit */
 
     int64_t failed_in_a_row; /* groups, since the last batch */
     tr_batch batch;
-    troupe_lag lag_line; /* of the last step's batch, for its line */
-    uint64_t head_line;
-    int trained_line;
+    uint64_t length_sum, length_max, length_count; /* of the batch's responses, units */
+    double lag_head_mean;                          /* of the last step's batch */
     troupe_trainer_stats stats;
     double reward_mean, reward_sampled;
     uint64_t reward_count;
@@ -139,7 +176,7 @@ typedef struct tr_policy {
     tr_policy_counts counts;
     tr_policy_counts counts_at_commit; /* what a checkpoint of that step holds */
     uint64_t publish_since_ns;
-    double tokens_per_s, train_tokens_per_s, lag_head_mean;
+    double tokens_per_s, train_tokens_per_s;
 } tr_policy;
 
 /* policy.c: ends the role's work with a reason; the driver turns it into the program's exit. */
@@ -154,6 +191,34 @@ void tr_policy_ask(
 void tr_policy_account(tr_policy *p, uint64_t *into);
 /* The version is published: evaluate, record, save, next. */
 void tr_policy_published(troupe_ctx *ctx, tr_policy *p);
+/* Sends the commit of the step that was trained. */
+void tr_policy_commit(troupe_ctx *ctx, void *user);
+/* The role's work is over; the driver, if it is still there, prints the summary. */
+void tr_policy_done(troupe_ctx *ctx, tr_policy *p);
+/* Value `index` of an answer: the ledger, in the order of troupe_counters. */
+bool tr_policy_read_counters(troupe_answer *answer, int index, troupe_counters *counters);
+
+/* policy_open.c: opens the stream, takes up the state that it names, goes on. */
+void tr_policy_open(troupe_ctx *ctx, tr_policy *p);
+
+/* policy_state.c */
+/* The state as it is now, for step `step`; its text is the caller's to free (json's free). */
+char *tr_policy_state_print(const tr_policy *p, const tr_policy_state *state);
+/* What will be the state once `step` is committed. */
+tr_policy_state tr_policy_state_now(const tr_policy *p, int64_t step);
+/* Reads it back; `where` names it in messages. BAD_INPUT names the key. */
+troupe_status tr_policy_state_parse(const char *text, size_t size, const char *where,
+    tr_policy_state *state, troupe_trainer_progress *progress, troupe_error *err) TROUPE_MUST_USE;
+void tr_policy_state_fini(tr_policy_state *state);
+/* The policy is in this state from now on. */
+void tr_policy_state_apply(tr_policy *p, const tr_policy_state *state);
+
+/* policy_mirror.c: the state of the step just trained becomes one object, then the commit. */
+void tr_policy_mirror(troupe_ctx *ctx, tr_policy *p);
+void tr_policy_mirror_drop(troupe_ctx *ctx, tr_policy *p);
+/* Takes the state from a mirror of `step`; nothing has changed when it fails. */
+troupe_status tr_policy_mirror_restore(troupe_ctx *ctx, tr_policy *p, troupe_object object,
+    uint64_t digest, int64_t step, troupe_error *err) TROUPE_MUST_USE;
 
 /* policy_publish.c: the masters of step p->step as p->next_version, then tr_policy_published. */
 void tr_policy_publish(troupe_ctx *ctx, tr_policy *p);
@@ -166,13 +231,17 @@ troupe_status tr_policy_read_batch(
 /* Advantages and one trainer step over the groups whose verdict is "trained". */
 troupe_status tr_policy_train(tr_policy *p, troupe_error *err) TROUPE_MUST_USE;
 void tr_policy_close_batch(tr_policy *p);
-/* Adds one sample that has ended to the run's totals. */
+/* Adds one sample that has ended to the run's totals, and one group that ended untrained. */
 void tr_policy_count(tr_policy *p, uint64_t units, double reward, bool trained);
+void tr_policy_count_end(tr_policy_counts *counts, const char *how, const char *why);
 
 /* policy_record.c */
 troupe_status tr_policy_write_samples(
     tr_policy *p, int64_t step, troupe_error *err) TROUPE_MUST_USE;
-troupe_status tr_policy_write_metrics(tr_policy *p, troupe_error *err) TROUPE_MUST_USE;
+/* The part of the step's line that is known at its commit, into p->line. */
+void tr_policy_begin_line(tr_policy *p);
+troupe_status tr_policy_write_metrics(
+    troupe_ctx *ctx, tr_policy *p, troupe_error *err) TROUPE_MUST_USE;
 /* A group that ended without the policy's verdict. */
 void tr_policy_retired(troupe_ctx *ctx, troupe_call *call);
 /* How the run stands, a few lines for a person. */
@@ -191,7 +260,8 @@ void tr_policy_eval_abandon(tr_policy *p);
 void tr_policy_eval_free(troupe_ctx *ctx, tr_policy *p);
 
 /* policy_checkpoint.c */
-troupe_status tr_policy_restore(tr_policy *p, const char *dir, troupe_error *err) TROUPE_MUST_USE;
+/* Takes the state of `step` from its checkpoint in the run directory, every byte of it checked. */
+troupe_status tr_policy_restore(tr_policy *p, int64_t step, troupe_error *err) TROUPE_MUST_USE;
 /* Writes checkpoint-STEP; *digest is that of its manifest. */
 troupe_status tr_policy_save(tr_policy *p, uint64_t *digest, troupe_error *err) TROUPE_MUST_USE;
 

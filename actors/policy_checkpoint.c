@@ -11,29 +11,6 @@ enum {
     FILE_BYTES_MAX = 1 << 20
 };
 
-static char *
-state_json(tr_policy *p)
-{
-    const tr_policy_counts *c = &p->counts_at_commit;
-    troupe_trainer_progress progress;
-    troupe_trainer_get_progress(p->trainer, &progress);
-    char text[1024];
-    troupe_trainer_progress_print(&progress, text, sizeof text);
-    json_t *trainer = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    json_t *state = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}",
-        "step", (json_int_t)p->step, "version", (json_int_t)p->version, "epoch",
-        (json_int_t)p->epoch, "seed", (json_int_t)tr_config_int(p->config, "seed", 1),
-        "metrics_bytes", (json_int_t)p->offsets.metrics, "samples_bytes",
-        (json_int_t)p->offsets.samples, "sampled_units", (json_int_t)c->sampled_units,
-        "trained_units", (json_int_t)c->trained_units, "wasted_tokens", (json_int_t)c->wasted_units,
-        "trained_samples", (json_int_t)c->trained_samples, "wall_s",
-        p->wall_before + (double)(tr_now_ns() - p->begun_ns) / 1e9, "trainer", trainer);
-    json_object_set_new(state, "sampled_samples", json_integer((json_int_t)c->sampled_samples));
-    char *out = json_dumps(state, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
-    json_decref(state);
-    return out;
-}
-
 static troupe_status
 read_file(const char *dir, const char *name, char **out, size_t *size, troupe_error *err)
 {
@@ -62,71 +39,47 @@ read_file(const char *dir, const char *name, char **out, size_t *size, troupe_er
 }
 
 static troupe_status
-apply_state(tr_policy *p, const char *dir, const json_t *state, troupe_error *err)
+take_up(tr_policy *p, const char *dir, const char *text, size_t size, troupe_error *err)
 {
-    static const char *const needed[] = {"step", "metrics_bytes", "samples_bytes"};
-    for (size_t i = 0; i < TR_COUNT(needed); i++) {
-        if (!json_is_integer(json_object_get(state, needed[i]))) {
-            return troupe_fail(err, TROUPE_BAD_INPUT,
-                "%s/train_state.json: \"%s\" is missing; resume from another "
-                "checkpoint",
-                dir, needed[i]);
-        }
-    }
-    char *progress_text =
-        json_dumps(json_object_get(state, "trainer"), JSON_COMPACT | JSON_REAL_PRECISION(17));
-    if (progress_text == NULL) {
-        return troupe_fail(err, TROUPE_BAD_INPUT,
-            "%s/train_state.json: \"trainer\" is missing; resume from another "
-            "checkpoint",
-            dir);
-    }
+    tr_policy_state state = {0};
     troupe_trainer_progress progress;
-    troupe_status status = troupe_trainer_progress_parse(progress_text, &progress, err);
-    free(progress_text); /* from jansson */
+    char where[4400];
+    snprintf(where, sizeof where, "%.4300s/train_state.json", dir);
+    troupe_status status = tr_policy_state_parse(text, size, where, &state, &progress, err);
     size_t floats = troupe_lm_get_layout(p->lm)->floats;
-    float *state_arrays = tr_zalloc(3 * floats, sizeof *state_arrays);
-    float *m = state_arrays + floats, *v = m + floats;
+    float *arrays = tr_zalloc(3 * floats, sizeof *arrays);
+    float *m = arrays + floats, *v = m + floats;
     if (status == TROUPE_OK) {
         status = troupe_checkpoint_read_optimizer(
-            dir, &p->model, troupe_lm_get_layout(p->lm), state_arrays, m, v, err);
+            dir, &p->model, troupe_lm_get_layout(p->lm), arrays, m, v, err);
     }
     if (status == TROUPE_OK) {
-        status = troupe_trainer_set_state(p->trainer, state_arrays, m, v, &progress, err);
+        status = troupe_trainer_set_state(p->trainer, arrays, m, v, &progress, err);
     }
-    tr_free(state_arrays);
-    p->step = tr_config_int(state, "step", 0);
-    p->checkpointed = p->step;
-    p->offsets = (tr_run_offsets){
-        tr_config_int(state, "metrics_bytes", 0), tr_config_int(state, "samples_bytes", 0)};
-    p->counts.sampled_units = (uint64_t)tr_config_int(state, "sampled_units", 0);
-    p->counts.trained_units = (uint64_t)tr_config_int(state, "trained_units", 0);
-    p->counts.wasted_units = (uint64_t)tr_config_int(state, "wasted_tokens", 0);
-    p->counts.trained_samples = (uint64_t)tr_config_int(state, "trained_samples", 0);
-    p->counts.sampled_samples = (uint64_t)tr_config_int(state, "sampled_samples", 0);
-    p->wall_before = tr_config_real(state, "wall_s", 0);
+    if (status == TROUPE_OK) {
+        tr_policy_state_apply(p, &state);
+    }
+    tr_free(arrays);
+    tr_policy_state_fini(&state);
     return status;
 }
 
 troupe_status
-tr_policy_restore(tr_policy *p, const char *dir, troupe_error *err)
+tr_policy_restore(tr_policy *p, int64_t step, troupe_error *err)
 {
+    char dir[4200];
     char *text = NULL;
     size_t size = 0;
-    troupe_status status = read_file(dir, "train_state.json", &text, &size, err);
+    troupe_error why = {0};
+    snprintf(dir, sizeof dir, "%s/checkpoint-%lld", p->run, (long long)step);
+    troupe_status status = troupe_checkpoint_verify(dir, &why);
     if (status != TROUPE_OK) {
-        return status;
+        return troupe_fail(err, status, "%s cannot be gone on from: %.900s", dir, why.text);
     }
-    json_error_t where;
-    json_t *state = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
-    if (state == NULL) {
-        status = troupe_fail(err, TROUPE_BAD_INPUT,
-            "%s/train_state.json line %d: %s; resume from another checkpoint", dir, where.line,
-            where.text);
-    } else {
-        status = apply_state(p, dir, state, err);
+    status = read_file(dir, "train_state.json", &text, &size, err);
+    if (status == TROUPE_OK) {
+        status = take_up(p, dir, text, size, err);
     }
-    json_decref(state);
     tr_free(text);
     return status;
 }
@@ -143,7 +96,11 @@ tr_policy_save(tr_policy *p, uint64_t *digest, troupe_error *err)
     p->offsets.metrics = written.metrics;
     size_t floats = troupe_lm_get_layout(p->lm)->floats;
     float *arrays = tr_zalloc(3 * floats, sizeof *arrays);
-    char *state = state_json(p);
+    tr_policy_state now = tr_policy_state_now(p, p->step);
+    now.counts = p->counts_at_commit;
+    now.line[0] = '\0'; /* it is in metrics.jsonl by now */
+    char *state = tr_policy_state_print(p, &now);
+    tr_policy_state_fini(&now);
     char dir[4400];
     snprintf(dir, sizeof dir, "%s/checkpoint-%lld", p->run, (long long)p->step);
     status =

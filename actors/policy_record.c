@@ -173,6 +173,11 @@ tr_policy_retired(troupe_ctx *ctx, troupe_call *call)
         status = tr_run_dir_samples(p->files, &lines, &err);
     }
     tr_buf_fini(&lines);
+    if (ok) {
+        bool stopped = strcmp(line.reason, "job ended") == 0;
+        tr_policy_count_end(&p->counts, stopped ? "cancelled" : line.status,
+            stopped ? "by the end of the run" : line.reason);
+    }
     if (ok && strcmp(line.status, "failed") == 0 && !p->stopping) {
         count_failure(ctx, p, line.reason);
     }
@@ -213,24 +218,32 @@ whole(tr_buf *out, const char *name, uint64_t value)
     tr_buf_printf(out, ",\"%s\":%llu", name, (unsigned long long)value);
 }
 
-/* What the rollouts did since the last line, all replicas together. */
+/* What the rollouts did between their two newest answers, all replicas together: shares of time,
+ * and in *tokens_per_s the sum of their rates. A rollout that has not answered since the last line,
+ * or began anew, adds nothing. */
 static tr_rollout_stats
-rollouts_since(tr_policy *p)
+rollouts_since(tr_policy *p, double *tokens_per_s)
 {
     tr_rollout_stats sum = {0};
+    double rate = 0;
+    bool any = false;
     for (int i = 0; i < TR_ROLLOUTS_MAX; i++) {
         const tr_rollout_stats *now = &p->rollouts[i];
         tr_rollout_stats *before = &p->rollouts_before[i];
-        if (now->tokens < before->tokens || now->busy_ns < before->busy_ns) {
-            *before = (tr_rollout_stats){0}; /* a new incarnation counts from zero */
+        bool usable = before->at_ns != 0 && now->at_ns > before->at_ns &&
+                      now->tokens >= before->tokens && now->busy_ns >= before->busy_ns;
+        if (usable) {
+            double elapsed_s = (double)(now->at_ns - before->at_ns) / 1e9;
+            rate += (double)(now->tokens - before->tokens) / elapsed_s;
+            sum.busy_ns += now->busy_ns - before->busy_ns;
+            sum.idle_ns += now->idle_ns - before->idle_ns;
+            sum.full_ns += now->full_ns - before->full_ns;
+            sum.swap_ns += now->swap_ns - before->swap_ns;
+            any = true;
         }
-        sum.tokens += now->tokens - before->tokens;
-        sum.busy_ns += now->busy_ns - before->busy_ns;
-        sum.idle_ns += now->idle_ns - before->idle_ns;
-        sum.full_ns += now->full_ns - before->full_ns;
-        sum.swap_ns += now->swap_ns - before->swap_ns;
         *before = *now;
     }
+    *tokens_per_s = any ? rate : TR_UNKNOWN;
     return sum;
 }
 
@@ -241,10 +254,11 @@ share(double part, double of)
 }
 
 static void
-lag_fields(tr_buf *out, const tr_policy *p, const troupe_lag *lag, int trained, uint64_t head_sum)
+lag_fields(tr_buf *out, const tr_policy *p)
 {
-    bool any = trained > 0;
-    real(out, "lag_head_mean", any ? (double)head_sum / trained : TR_UNKNOWN);
+    const troupe_lag *lag = &p->batch.lag;
+    bool any = p->batch.trained > 0;
+    real(out, "lag_head_mean", p->lag_head_mean);
     real(out, "lag_head_max", any ? (double)lag->head : TR_UNKNOWN);
     real(out, "lag_tail_max", any ? (double)lag->tail : TR_UNKNOWN);
     real(
@@ -262,8 +276,7 @@ time_fields(tr_buf *out, tr_policy *p)
 {
     uint64_t now = tr_now_ns();
     double wall = (double)(now - p->line_ns) / 1e9;
-    tr_rollout_stats rollouts = rollouts_since(p);
-    p->tokens_per_s = share((double)rollouts.tokens, wall);
+    tr_rollout_stats rollouts = rollouts_since(p, &p->tokens_per_s);
     p->train_tokens_per_s = share((double)(p->trained_tokens - p->trained_tokens_before), wall);
     double total = (double)(p->waiting_ns + p->training_ns + p->other_ns);
     real(out, "tokens_per_s", p->tokens_per_s);
@@ -291,31 +304,52 @@ time_fields(tr_buf *out, tr_policy *p)
     p->waiting_ns = p->training_ns = p->other_ns = 0;
 }
 
-troupe_status
-tr_policy_write_metrics(tr_policy *p, troupe_error *err)
+void
+tr_policy_begin_line(tr_policy *p)
 {
     const troupe_rl_report *rl = &p->stats.rl;
     bool stepped = p->stats.tokens > 0;
     double unknown = TR_UNKNOWN;
+    tr_buf *out = &p->line;
+    tr_buf_clear(out);
+    real(out, "reward_mean", p->reward_mean);
+    real(out, "loss", stepped ? p->stats.loss : unknown);
+    real(out, "kl", stepped ? rl->kl : unknown);
+    real(out, "entropy", stepped ? rl->entropy : unknown);
+    real(out, "clip_frac", stepped ? rl->clip_frac : unknown);
+    real(out, "ess", stepped ? rl->ess : unknown);
+    real(out, "mismatch_kl", stepped ? rl->mismatch_kl : unknown);
+    real(out, "mismatch_max", stepped ? rl->mismatch_max : unknown);
+    real(out, "grad_norm", stepped ? p->stats.grad_norm : unknown);
+    real(out, "lr", stepped ? p->stats.lr : unknown);
+    whole(out, "zero_variance", (uint64_t)p->zero_variance);
+    tr_buf_puts(out, p->stats.skipped ? ",\"skipped\":true" : ",\"skipped\":false");
+    lag_fields(out, p);
+    real(out, "length_mean", share((double)p->length_sum, (double)p->length_count));
+    real(out, "length_max", p->length_count > 0 ? (double)p->length_max : unknown);
+}
+
+/* A mirror of 0 bytes is none: not asked for, or no room for it. */
+static void
+mirror_fields(tr_buf *out, const tr_policy *p)
+{
+    whole(out, "mirror_bytes", p->mirror_bytes);
+    real(out, "mirror_ms", p->mirror_bytes > 0 ? (double)p->mirror_ns / 1e6 : TR_UNKNOWN);
+    whole(out, "mirrors_missed", p->mirrors_missed);
+    whole(out, "restarts", p->restarts);
+}
+
+troupe_status
+tr_policy_write_metrics(troupe_ctx *ctx, tr_policy *p, troupe_error *err)
+{
     tr_buf out = {0};
     tr_buf_printf(&out, "{\"step\":%lld,\"version\":%llu", (long long)p->step,
         (unsigned long long)p->version);
-    real(&out, "reward_mean", p->reward_mean);
+    real(&out, "time_s", (double)(troupe_realtime_ns(ctx) / 1000000) / 1e3);
+    tr_buf_append(&out, p->line.data, p->line.size);
     real(&out, "reward_sampled", share(p->reward_sum, (double)p->reward_count));
     real(&out, "accuracy", p->accuracy);
     whole(&out, "eval_errors", p->eval_errors);
-    real(&out, "loss", stepped ? p->stats.loss : unknown);
-    real(&out, "kl", stepped ? rl->kl : unknown);
-    real(&out, "entropy", stepped ? rl->entropy : unknown);
-    real(&out, "clip_frac", stepped ? rl->clip_frac : unknown);
-    real(&out, "ess", stepped ? rl->ess : unknown);
-    real(&out, "mismatch_kl", stepped ? rl->mismatch_kl : unknown);
-    real(&out, "mismatch_max", stepped ? rl->mismatch_max : unknown);
-    real(&out, "grad_norm", stepped ? p->stats.grad_norm : unknown);
-    real(&out, "lr", stepped ? p->stats.lr : unknown);
-    whole(&out, "zero_variance", (uint64_t)p->zero_variance);
-    tr_buf_puts(&out, p->stats.skipped ? ",\"skipped\":true" : ",\"skipped\":false");
-    lag_fields(&out, p, &p->lag_line, p->trained_line, p->head_line);
     whole(&out, "dispatched", p->counters.dispatched);
     whole(&out, "trained", p->counters.trained);
     whole(&out, "filtered", p->counters.filtered);
@@ -327,6 +361,7 @@ tr_policy_write_metrics(tr_policy *p, troupe_error *err)
     real(&out, "len_ratio",
         trained / share((double)p->counts.sampled_units, (double)p->counts.sampled_samples));
     whole(&out, "wasted_tokens", p->counts.wasted_units);
+    mirror_fields(&out, p);
     time_fields(&out, p);
     tr_buf_puts(&out, "}\n");
     p->reward_sum = 0;
@@ -371,6 +406,13 @@ tr_policy_summary(const tr_policy *p, tr_buf *out)
     tr_buf_printf(out, "\n  wasted tokens %llu", (unsigned long long)p->counts.wasted_units);
     shown(out, ", trained/sampled length ",
         trained / share((double)p->counts.sampled_units, (double)p->counts.sampled_samples), 3);
+    for (size_t i = 0; i < TR_ENDS_MAX && p->counts.ends[i].groups > 0; i++) {
+        tr_buf_printf(out, "%s %llu %s", i == 0 ? "\n  not trained on:" : ";",
+            (unsigned long long)p->counts.ends[i].groups, p->counts.ends[i].text);
+    }
+    if (p->restarts > 0) {
+        tr_buf_printf(out, "\n  roles restarted %llu times", (unsigned long long)p->restarts);
+    }
     if (p->checkpointed >= 0) {
         tr_buf_printf(out, "\n  %s/checkpoint-%lld; go on with --resume %s", p->run,
             (long long)p->checkpointed, p->run);
@@ -401,8 +443,7 @@ tr_policy_progress(troupe_ctx *ctx, troupe_call *call)
     troupe_args_f64(&args, p->stats.loss);
     troupe_args_f64(&args, p->stats.tokens > 0 ? p->stats.rl.kl : TR_UNKNOWN);
     troupe_args_f64(&args, p->stats.tokens > 0 ? p->stats.rl.entropy : TR_UNKNOWN);
-    troupe_args_f64(
-        &args, p->trained_line > 0 ? (double)p->head_line / p->trained_line : TR_UNKNOWN);
+    troupe_args_f64(&args, p->lag_head_mean);
     troupe_args_f64(&args, p->tokens_per_s);
     troupe_args_f64(&args, p->train_tokens_per_s);
     troupe_args_str(&args, phases[p->phase]);

@@ -258,14 +258,22 @@ collect(const tr_policy *p, troupe_lm_sample *samples, double *rewards)
 static void
 count_batch(tr_policy *p)
 {
+    p->length_sum = p->length_max = p->length_count = 0;
     for (int g = 0; g < p->batch.count; g++) {
         const tr_batch_group *group = &p->batch.groups[g];
         bool trained = strcmp(group->verdict, "trained") == 0;
         p->batch.trained += trained;
+        if (!trained) {
+            tr_policy_count_end(&p->counts, group->verdict, group->reason);
+        }
         for (int m = 0; m < p->group_size; m++) {
             const tr_batch_member *member = &group->members[m];
             if (member->sample != NULL) {
-                tr_policy_count(p, troupe_sample_units(member->sample), member->reward, trained);
+                uint64_t units = troupe_sample_units(member->sample);
+                tr_policy_count(p, units, member->reward, trained);
+                p->length_sum += units;
+                p->length_max = TR_MAX(p->length_max, units);
+                p->length_count++;
             }
         }
     }
@@ -283,6 +291,26 @@ tr_policy_count(tr_policy *p, uint64_t units, double reward, bool trained)
         p->reward_sum += reward;
         p->reward_count++;
     }
+}
+
+void
+tr_policy_count_end(tr_policy_counts *counts, const char *how, const char *why)
+{
+    char text[TR_END_TEXT_MAX];
+    snprintf(text, sizeof text, "%s: %.*s", how, (int)strcspn(why, "\n"), why);
+    for (char *at = text; *at != '\0'; at++) {
+        *at = *at < ' ' || *at > '~' ? '?' : *at; /* it may come from a program, and was cut */
+    }
+    size_t i = 0;
+    while (i + 1 < TR_ENDS_MAX && counts->ends[i].groups > 0 &&
+           strcmp(counts->ends[i].text, text) != 0) {
+        i++;
+    }
+    if (counts->ends[i].groups == 0) {
+        snprintf(counts->ends[i].text, TR_END_TEXT_MAX, "%s",
+            i + 1 < TR_ENDS_MAX ? text : "for other reasons");
+    }
+    counts->ends[i].groups++;
 }
 
 /* A step that the guard skipped has trained nobody. */
@@ -328,6 +356,8 @@ tr_policy_train(tr_policy *p, troupe_error *err)
         p->trained_tokens += (uint64_t)p->stats.tokens;
     }
     count_batch(p);
+    p->lag_head_mean =
+        p->batch.trained > 0 ? (double)p->batch.head_sum / p->batch.trained : TR_UNKNOWN;
     tr_free(samples);
     tr_free(rewards);
     tr_free(advantages);

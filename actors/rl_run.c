@@ -265,3 +265,30 @@ troupe_rl_run_read(const char *dir, struct json_t **out, troupe_error *err)
     *out = record;
     return TROUPE_OK;
 }
+
+troupe_status
+troupe_rl_run_note(const char *dir, const troupe_rl_resumption *what, troupe_error *err)
+{
+    json_t *record = NULL;
+    troupe_status status = troupe_rl_run_read(dir, &record, err);
+    if (status != TROUPE_OK) {
+        return status;
+    }
+    json_t *list = json_object_get(record, "resumptions");
+    if (!json_is_array(list)) {
+        list = json_array();
+        json_object_set_new(record, "resumptions", list);
+    }
+    /* What a dead process said last may be no UTF-8. */
+    json_t *why = json_string(what->why);
+    json_t *entry = json_pack("{s:f, s:I, s:I, s:s, s:o}", "time_s",
+        (double)(what->realtime_ns / 1000000) / 1e3, "step", (json_int_t)what->step, "epoch",
+        (json_int_t)what->epoch, "from", what->from, "why",
+        why != NULL ? why : json_string("(not UTF-8)"));
+    json_array_append_new(list, entry);
+    char *text = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    status = tr_run_dir_write_file(dir, "run.json", text, strlen(text), err);
+    free(text); /* from jansson */
+    json_decref(record);
+    return status;
+}

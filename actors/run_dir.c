@@ -261,7 +261,7 @@ rewind_file(const char *dir, const char *name, int64_t offset, uint64_t epoch, t
         goto close_file;
     }
     if (st.st_size > offset) {
-        int to = open(aside, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0666);
+        int to = open(aside, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (to < 0) {
             status = io_error(err, "open it", aside);
             goto close_file;

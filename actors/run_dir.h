@@ -38,11 +38,38 @@ troupe_status tr_run_dir_samples(
 troupe_status tr_run_dir_offsets(
     tr_run_dir *run, bool sync, tr_run_offsets *offsets, troupe_error *err) TROUPE_MUST_USE;
 
-/* For a resume, before opening: everything behind the offsets goes to metrics.jsonl.epoch-E and
- * samples.jsonl.epoch-E. Repeating it with the same arguments changes nothing. CORRUPT when a file
- * is shorter than the checkpoint says. */
+/* For a resume, before opening: everything behind the offsets is appended to
+ * metrics.jsonl.epoch-E and samples.jsonl.epoch-E. Repeating it with the same arguments changes
+ * nothing. CORRUPT when a file is shorter than the checkpoint says. */
 troupe_status tr_run_dir_rewind(
     const char *path, tr_run_offsets offsets, uint64_t epoch, troupe_error *err) TROUPE_MUST_USE;
+
+/* A line of samples.jsonl behind the offsets that stands. */
+typedef struct tr_kept_sample {
+    int64_t step;
+    uint64_t units;
+    double reward; /* NaN: none */
+} tr_kept_sample;
+
+/* A policy that goes on in the same epoch, from the state of `step`. */
+typedef struct tr_reopening {
+    tr_run_offsets offsets; /* that this state covers */
+    uint64_t epoch;
+    int64_t step;
+    bool line; /* the line of `step` itself may come behind the offset */
+    void (*kept)(void *self, const tr_kept_sample *sample);
+    void *self;
+    /* Out. */
+    bool has_line; /* it is there */
+    int64_t
+        samples_at; /* bytes of samples.jsonl before the first line of `step` behind the offset */
+} tr_reopening;
+
+/* Keeps, behind the offsets, what has happened for good: samples of groups that ended in this epoch
+ * without the step that was under way, each once, and the line of `step`; the rest (of that step,
+ * of an older epoch, torn) is appended to NAME.epoch-E. Repeating it changes nothing. */
+troupe_status tr_run_dir_reopen(
+    const char *path, tr_reopening *reopening, troupe_error *err) TROUPE_MUST_USE;
 
 /* Writes a whole file of the run directory at once: temporary name, fsync, rename. */
 troupe_status tr_run_dir_write_file(const char *path, const char *name, const void *bytes,

@@ -267,6 +267,28 @@ remove_checkpoint(const char *dir, troupe_error *err)
     return status == TROUPE_OK ? tr_dir_remove(doomed, err) : status;
 }
 
+troupe_status
+troupe_checkpoint_remove_from(const char *run_dir, int64_t first, troupe_error *err)
+{
+    step_list list;
+    troupe_status status = step_list_init(&list, run_dir, err);
+    if (status != TROUPE_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < list.count && status == TROUPE_OK; i++) {
+        char dir[PATH_MAX];
+        if (list.steps[i] < first) {
+            continue;
+        }
+        status = step_path(dir, run_dir, list.steps[i], err);
+        if (status == TROUPE_OK && is_complete(dir)) {
+            status = remove_checkpoint(dir, err);
+        }
+    }
+    step_list_fini(&list);
+    return status;
+}
+
 static troupe_status
 prune_steps(const step_list *list, const char *run_dir, int keep, troupe_error *err)
 {

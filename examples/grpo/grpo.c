@@ -10,6 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What is killed now and then is made anew; what dies over and over ends the run, with the cause of
+ * its last death. */
+#define RESTARTS 20 /* a minute */
+
 /* A stop lets a step be finished and a checkpoint be written. */
 #define GRACE_NS UINT64_C(120000000000)
 
@@ -52,16 +56,16 @@ graph(troupe_graph *g, int argc, char **argv)
     }
     const char *roles = run.role_config;
     troupe_graph_store(g, run.store_bytes);
-    troupe_role *policy =
-        troupe_role_add(g, "policy", &troupe_lm_policy, .config = roles, .devices = 1);
-    troupe_role *rollout = troupe_role_add(
-        g, "rollout", &troupe_lm_rollout, .config = roles, .devices = 1, .replicas = run.rollouts);
-    troupe_role *reward =
-        troupe_role_add(g, "reward", &reward_class, .config = roles, .replicas = run.rewards);
+    troupe_role *policy = troupe_role_add(
+        g, "policy", &troupe_lm_policy, .config = roles, .devices = 1, .restarts = RESTARTS);
+    troupe_role *rollout = troupe_role_add(g, "rollout", &troupe_lm_rollout, .config = roles,
+        .devices = 1, .replicas = run.rollouts, .restarts = RESTARTS);
+    troupe_role *reward = troupe_role_add(
+        g, "reward", &reward_class, .config = roles, .replicas = run.rewards, .restarts = RESTARTS);
     troupe_role *reference = NULL;
     if (run.reference) {
-        reference =
-            troupe_role_add(g, "reference", &troupe_lm_reference, .config = roles, .devices = 0.5);
+        reference = troupe_role_add(g, "reference", &troupe_lm_reference, .config = roles,
+            .devices = 0.5, .restarts = RESTARTS);
     }
     troupe_stream_add(g, "samples", .source = rollout, .stages = {reward, reference},
         .sink = policy, .mean_lag = run.mean_lag, .max_lag = run.max_lag, .order = run.order,

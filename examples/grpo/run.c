@@ -57,7 +57,7 @@ inherit(troupe_options *o, const json_t *recorded, troupe_error *err)
     /* What may differ from the recorded run without its records contradicting each other. */
     static const char *const free_to_change[] = {"steps", "eval-every", "eval-limit",
         "checkpoint-every", "keep", "samples-max-bytes", "store-bytes", "rollouts", "rewards",
-        "sequences", "reward-timeout", "reward-tries", "skip-bad", "waits-every"};
+        "sequences", "reward-timeout", "reward-tries", "skip-bad", "waits-every", "mirror"};
     troupe_status status = TROUPE_OK;
     for (const troupe_option *option = grpo_spec.options;
          option->name != NULL && status == TROUPE_OK; option++) {
@@ -145,10 +145,12 @@ stream_config(const grpo_run *run, const json_t *config)
 {
     const troupe_options *o = run->options;
     const char *checkpoint = json_string_value(json_object_get(config, "checkpoint"));
-    char journal[4200], ledger[4200];
+    char journal[4200], ledger[4200], ledgers[4200];
     const char *digest = json_string_value(json_object_get(config, "data-digest"));
     snprintf(journal, sizeof journal, "%s/journal", troupe_options_text(o, "out"));
     snprintf(ledger, sizeof ledger, "%s/ledger.json", checkpoint != NULL ? checkpoint : "");
+    snprintf(
+        ledgers, sizeof ledgers, "%s/checkpoint-{step}/ledger.json", troupe_options_text(o, "out"));
     /* A program takes its samples in turn, so few are sent ahead, and each may wait for those. */
     int64_t capacity = troupe_options_is_set(o, "reward-cmd") ? 4 : 64;
     double stage_s = troupe_options_real(o, "reward-timeout") * (double)capacity + 60;
@@ -166,6 +168,7 @@ stream_config(const grpo_run *run, const json_t *config)
     json_object_set_new(c, "steps", json_integer((json_int_t)troupe_options_int(o, "steps")));
     json_object_set_new(c, "worker_capacity", json_integer((json_int_t)capacity));
     json_object_set_new(c, "ledger", checkpoint != NULL ? json_string(ledger) : json_null());
+    json_object_set_new(c, "ledgers", json_string(ledgers));
     json_object_set_new(c, "resume", json_boolean(troupe_options_is_set(o, "resume")));
     char *text = json_dumps(c, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(c);
@@ -188,6 +191,19 @@ fill(grpo_run *run)
     run->update = strcmp(troupe_options_text(o, "update"), "between-sequences") == 0
                       ? TROUPE_BETWEEN_SEQUENCES
                       : TROUPE_IN_FLIGHT;
+}
+
+/* Room for four versions and what samples take, and for two mirrors (each masters and moments)
+ * where they are no more than a quarter of the memory, or asked for. */
+static uint64_t
+store_bytes(const troupe_options *o, uint64_t version)
+{
+    const char *mode = troupe_options_text(o, "mirror");
+    uint64_t mirrors = 2 * 3 * version;
+    long pages = sysconf(_SC_PHYS_PAGES);
+    uint64_t memory = pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : UINT64_MAX;
+    bool wanted = strcmp(mode, "on") == 0 || (strcmp(mode, "auto") == 0 && mirrors <= memory / 4);
+    return 4 * version + (wanted ? mirrors + (1 << 20) : 0) + (UINT64_C(2) << 30);
 }
 
 /* Options, then those of a resumed run below them, then the checks again. */
@@ -235,11 +251,12 @@ grpo_run_open(grpo_run *run, int argc, char **argv, bool drawing, troupe_error *
         status = troupe_rl_run_create(out, argc, argv, config, err);
     }
     if (status == TROUPE_OK) {
-        run->role_config = json_dumps(config, JSON_COMPACT | JSON_REAL_PRECISION(17));
         run->stream_config = stream_config(run, config);
+        json_object_del(config, "checkpoint"); /* the policy is told by the stream */
+        run->role_config = json_dumps(config, JSON_COMPACT | JSON_REAL_PRECISION(17));
         uint64_t version = 4 * (uint64_t)json_integer_value(json_object_get(config, "parameters"));
         uint64_t asked = (uint64_t)troupe_options_int(run->options, "store-bytes");
-        run->store_bytes = asked != 0 ? asked : 4 * version + (UINT64_C(2) << 30);
+        run->store_bytes = asked != 0 ? asked : store_bytes(run->options, version);
     }
     json_decref(config);
     if (status != TROUPE_OK) {

@@ -176,6 +176,10 @@ troupe_status troupe_checkpoint_latest(const char *run_dir, char *path, size_t p
 troupe_status troupe_checkpoint_prune(
     const char *run_dir, int keep, troupe_error *err) TROUPE_MUST_USE;
 
+/* Removes the complete checkpoints of step `first` and of later ones: their lineage is void. */
+troupe_status troupe_checkpoint_remove_from(
+    const char *run_dir, int64_t first, troupe_error *err) TROUPE_MUST_USE;
+
 /* Reads the optimiser's part back: each array layout->floats floats. NOT_FOUND when the directory
  * has none. */
 troupe_status troupe_checkpoint_read_optimizer(const char *dir, const troupe_lm_config *config,

@@ -5,6 +5,8 @@
 
 #include <troupe/status.h>
 
+#include <stdint.h>
+
 struct json_t;
 
 #ifdef __cplusplus
@@ -27,6 +29,19 @@ troupe_status troupe_rl_run_create(const char *dir, int argc, char **argv, struc
 /* Reads DIR/run.json; the caller frees it with json_decref. */
 troupe_status troupe_rl_run_read(
     const char *dir, struct json_t **out, troupe_error *err) TROUPE_MUST_USE;
+
+/* A policy that did not begin the run but went on with it. */
+typedef struct troupe_rl_resumption {
+    uint64_t realtime_ns;
+    int64_t step;
+    uint64_t epoch;
+    const char *from; /* "mirror", "checkpoint", "model" */
+    const char *why;
+} troupe_rl_resumption;
+
+/* Adds it to the array "resumptions" of DIR/run.json, which is replaced at once. */
+troupe_status troupe_rl_run_note(
+    const char *dir, const troupe_rl_resumption *what, troupe_error *err) TROUPE_MUST_USE;
 
 #ifdef __cplusplus
 }
