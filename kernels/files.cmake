@@ -42,9 +42,4 @@ troupe_library(troupe_kernels
   LIBS troupe_runtime m ${CMAKE_DL_LIBS}
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)
 
-# The object files above are no objects of troupe_kernels itself to CMake: libtroupe takes them from here.
-set(objects ${TROUPE_CPU_PATHS})
-list(FILTER objects INCLUDE REGEX TARGET_OBJECTS)
-set(TROUPE_KERNEL_OBJECTS ${objects} PARENT_SCOPE)
-
 add_subdirectory(cuda)
