@@ -11,7 +11,7 @@ troupe_library(troupe_runtime
     link/local.c link/unix_packet.c link/unix_name.c link/unix_out.c link/unix_in.c link/unix.c
     loop/timers.c loop/mailbox.c loop/loop.c
     actor/directory.c actor/seen.c actor/class.c actor/args.c actor/values.c actor/open.c
-    actor/call.c actor/chain.c actor/cancel.c
+    actor/call.c actor/chain.c actor/cancel.c actor/stream_in.c actor/stream_out.c
     actor/arrive.c actor/answer.c actor/actor.c actor/self.c actor/names.c actor/waits.c
     actor/driver.c actor/host.c
     store/store.c store/sample_seal.c store/sample_read.c

@@ -1,6 +1,6 @@
 /* The life of an actor: made, run piece by piece, ended. What ends it waits until its own code
  * is off the stack, so hooks and methods may ask for their own end. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -248,8 +248,10 @@ run_message(troupe_ctx *ctx, struct troupe_msg *msg)
         tr_cancel_run(ctx, msg);
         break;
     case TR_FRAME_ITEM:
+        tr_in_note(ctx, msg);
+        break;
     case TR_FRAME_CREDIT:
-        tr_msg_free(msg);
+        tr_out_note(ctx, msg);
         break;
     }
 }

@@ -1,6 +1,6 @@
 /* Answering calls: exactly once each, by the method, later by who kept the call, or by the
  * runtime when neither did. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -84,6 +84,9 @@ conclude(struct troupe_msg *call, struct troupe_msg *answer, troupe_status statu
     tr_group_leave(call);
     address(call, answer, status);
     answer->frame.flags = (uint8_t)flags;
+    if (call->ahead_max != 0) {
+        tr_out_end(call, answer);
+    }
     if ((call->state & TR_MSG_RECORDED) != 0) {
         tr_seen_done(&host->seen, &call->frame, one_way ? NULL : answer);
     }

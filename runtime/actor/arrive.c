@@ -1,7 +1,7 @@
 /* The ways of a message: out to the link, in from it, or straight across when both actors share
  * the loop. Whatever cannot be delivered and wants an answer is answered here, so that no caller
  * is left waiting. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 static bool
 is_here(const tr_host *host, tr_address address)
@@ -108,7 +108,7 @@ tr_arrive_call(tr_host *host, struct troupe_msg *msg)
 
 /* An answer counts when its call is still open. A success counts whoever sent it; bad news only
  * from the incarnation that was asked last: an older one may be gone while its successor is at
- * work. A method's own bad news is a method's answer, whatever the status is called. */
+ * work. So do the ends of streams, of which each incarnation has its own. A method's own bad news is a method's answer, whatever the status is called. */
 static bool
 is_awaited(const tr_host *host, const tr_frame *frame)
 {
@@ -121,7 +121,8 @@ is_awaited(const tr_host *host, const tr_frame *frame)
         .loop = frame->source.loop,
         .slot = frame->source_slot,
         .incarnation = frame->source_incarnation};
-    return frame->status == TROUPE_OK || troupe_ref_equal(from, open->sent_to);
+    return (frame->status == TROUPE_OK && open->in == NULL) ||
+           troupe_ref_equal(from, open->sent_to);
 }
 
 void
@@ -129,20 +130,29 @@ tr_arrive_answer(tr_host *host, struct troupe_msg *msg)
 {
     if (!is_awaited(host, &msg->frame)) {
         host->stats.dropped++;
+        if ((msg->frame.flags & TR_FRAME_STREAM) != 0 && !host->options.link->exact) {
+            tr_in_refuse(host, &msg->frame);
+        }
         tr_msg_free(msg);
         return;
     }
     uint32_t index = msg->frame.call_slot;
     troupe_status status = (troupe_status)msg->frame.status;
     bool own = (msg->frame.flags & TR_FRAME_RUNTIME) != 0;
-    if (own && (status == TROUPE_GONE || status == TROUPE_DIED || status == TROUPE_FULL)) {
+    const struct tr_in *in = host->open.entries[index].in;
+    if (own && (in == NULL || in->received == 0) &&
+        (status == TROUPE_GONE || status == TROUPE_DIED || status == TROUPE_FULL)) {
         char text[512];
         tr_msg_text(msg, text, sizeof text);
         tr_msg_free(msg);
         tr_open_setback(host, index, status, text);
         return;
     }
-    tr_open_finish(host, index, msg);
+    if (host->open.entries[index].in != NULL) {
+        tr_in_end(host, index, msg);
+    } else {
+        tr_open_finish(host, index, msg);
+    }
 }
 
 static const char *
@@ -161,12 +171,14 @@ arrive_other(tr_host *host, struct troupe_msg *msg)
     case TR_FRAME_CANCEL:
         tr_arrive_cancel(host, msg);
         break;
-    case TR_FRAME_CALL:
     case TR_FRAME_ITEM:
-    case TR_FRAME_CREDIT:
-        host->stats.dropped++;
-        tr_msg_free(msg);
+        tr_arrive_item(host, msg);
         break;
+    case TR_FRAME_CREDIT:
+        tr_arrive_credit(host, msg);
+        break;
+    case TR_FRAME_CALL:
+        break; /* not here */
     }
 }
 

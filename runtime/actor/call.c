@@ -1,7 +1,7 @@
 /* Sending calls. A call is given an id and an entry in the table of open calls, is routed, and
  * from then on ends by itself: by the answer, by its deadline, or because who was called is no
  * more. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 #include <string.h>
 
@@ -131,6 +131,10 @@ tr_call_transmit(tr_host *host, uint32_t index)
     if (!troupe_resolve(open->ctx, open->to, &ref)) {
         return open->to.role != 0 ? TROUPE_NOT_FOUND : TROUPE_GONE;
     }
+    if (open->in != NULL && !troupe_ref_equal(ref, open->sent_to) &&
+        tr_in_lost(host, index, TROUPE_DIED, "another incarnation took its place")) {
+        return TROUPE_OK;
+    }
     struct troupe_msg *msg = tr_msg_clone(open->copy);
     address(open->ctx, msg, ref, open->call);
     msg->frame.remaining_us = remaining_us(host->loop.now_ns, open->deadline_ns);
@@ -160,7 +164,7 @@ send_retried(tr_host *host, uint32_t index, struct troupe_msg *msg, uint64_t res
     struct tr_open *open = &host->open.entries[index];
     open->resend_ns = resend_ns;
     open->resend_max_ns = resend_ns * 8;
-    msg->frame.flags = TR_FRAME_RETRY;
+    msg->frame.flags |= TR_FRAME_RETRY;
     open->copy = msg;
     troupe_status status = tr_call_transmit(host, index);
     if (status != TROUPE_OK) {
@@ -184,7 +188,7 @@ send_chained(tr_host *host, uint32_t index, struct troupe_msg *msg, struct tr_ch
     if (options->retry) {
         open->resend_ns = resend_ns(options);
         open->resend_max_ns = open->resend_ns * 8;
-        msg->frame.flags = TR_FRAME_RETRY;
+        msg->frame.flags |= TR_FRAME_RETRY;
     }
     troupe_status status = tr_chain_begin(host, index, chain, msg);
     if (status != TROUPE_OK) {
@@ -281,7 +285,8 @@ troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, tro
 {
     tr_host *host = ctx->host;
     troupe_call_options options;
-    if (!tr_options_copy(&options, sizeof options, given)) {
+    if (!tr_options_copy(&options, sizeof options, given) || options.ahead_max < 0 ||
+        options.ahead_max > UINT8_MAX) {
         return TROUPE_INVALID;
     }
     troupe_args none = {0};
@@ -305,6 +310,11 @@ troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, tro
     msg->frame.method = tr_method_id(method);
     msg->frame.call_slot = (uint16_t)index;
     msg->frame.trace = host->open.entries[index].trace;
+    if (options.ahead_max > 0) {
+        msg->frame.flags = TR_FRAME_STREAM;
+        msg->frame.status = (uint8_t)options.ahead_max;
+        tr_in_begin(host, index, &options);
+    }
     if (args->chain != NULL) {
         status = send_chained(host, index, msg, args->chain, &options);
     } else if (options.retry) {

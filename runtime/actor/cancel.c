@@ -1,7 +1,7 @@
 /* Calls that nobody waits for any more. The caller's side has ended by itself; what is sent is
  * only the news, so that work which nobody wants is not begun. A cancel that overtakes its call,
  * on a link where that can be, leaves a record, so that the call is not run when it comes. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 /* --- the caller ----------------------------------------------------------------------------- */
 
@@ -92,7 +92,14 @@ forestall(tr_host *host, const struct troupe_msg *msg)
     }
 }
 
-/* Marks a kept call and has its actor hear of it as the next piece of its code. */
+struct troupe_msg *
+tr_call_here(const troupe_ctx *ctx, const tr_frame *frame)
+{
+    return ctx->running != NULL && same_call(ctx->running, frame) ? ctx->running
+                                                                  : find_kept(ctx, frame);
+}
+
+/* Marks a call and has its actor hear of it as the next piece of its code. */
 static void
 mark(struct troupe_msg *call, struct troupe_msg *news)
 {
@@ -108,20 +115,26 @@ mark(struct troupe_msg *call, struct troupe_msg *news)
 }
 
 void
+tr_cancel_mark(struct troupe_msg *call, troupe_status why)
+{
+    struct troupe_msg *news = tr_msg_new(0);
+    news->frame = call->frame;
+    news->frame.length = 0;
+    news->frame.kind = TR_FRAME_CANCEL;
+    news->frame.status = (uint8_t)why;
+    mark(call, news);
+}
+
+void
 tr_arrive_cancel(tr_host *host, struct troupe_msg *msg)
 {
     const tr_frame *frame = &msg->frame;
     troupe_ctx *ctx = tr_actor_at(host, frame->target_slot, frame->target_incarnation);
-    struct troupe_msg *call = NULL;
-    if (ctx == NULL) {
+    if (tr_out_forget(host, frame) || ctx == NULL) {
         tr_msg_free(msg);
         return;
     }
-    if (ctx->running != NULL && same_call(ctx->running, frame)) {
-        call = ctx->running;
-    } else {
-        call = find_kept(ctx, frame);
-    }
+    struct troupe_msg *call = tr_call_here(ctx, frame);
     if (call != NULL) {
         mark(call, msg);
         return;
@@ -170,6 +183,11 @@ tr_cancel_run(troupe_ctx *ctx, struct troupe_msg *msg)
             ctx->type->cancelled(ctx, call);
         }
     }
+    /* The hook may have answered it. */
+    call = find_kept(ctx, &msg->frame);
+    if (call != NULL) {
+        tr_out_release(ctx, call);
+    }
     tr_msg_free(msg);
 }
 
@@ -200,15 +218,9 @@ tell_dead(tr_host *host, const struct dead *dead)
         const troupe_ctx *ctx = host->actors[slot];
         for (struct troupe_msg *call = ctx == NULL ? NULL : ctx->kept; call != NULL;
              call = call->next) {
-            if (!is_of(&call->frame, dead) || call->fate != TROUPE_OK) {
-                continue;
+            if (is_of(&call->frame, dead) && call->fate == TROUPE_OK) {
+                tr_cancel_mark(call, TROUPE_DIED);
             }
-            struct troupe_msg *news = tr_msg_new(0);
-            news->frame = call->frame;
-            news->frame.length = 0;
-            news->frame.kind = TR_FRAME_CANCEL;
-            news->frame.status = TROUPE_DIED;
-            mark(call, news);
         }
     }
 }

@@ -1,5 +1,5 @@
 /* The host: one loop and what its actors share. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -145,6 +145,7 @@ tr_host_free(tr_host *host)
         }
     }
     TR_ASSERT(host->actor_count == 0);
+    tr_out_forget_all(host);
     tr_loop_fini(&host->loop);
     tr_open_fini(&host->open);
     tr_seen_fini(&host->seen);

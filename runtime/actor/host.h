@@ -5,7 +5,7 @@
  *   answer.c  replies, kept calls                    arrive.c what comes in, from afar or from here
  *   actor.c   spawn, run, end                        host.c   the host and its loop
  *   cancel.c  calls that nobody waits for            chain.c  calls that wait for answers of others
- *   class.c   what is worked out once of a class */
+ *   class.c   what is worked out once of a class     stream_in.c, stream_out.c   streams of replies */
 #ifndef TR_ACTOR_HOST_H
 #define TR_ACTOR_HOST_H
 
@@ -51,6 +51,7 @@ struct tr_handle {
 struct tr_kept {
     troupe_cancel_fn on_cancel;
     void *user;
+    struct tr_out *out; /* the stream of items that it sends, or NULL */
 };
 
 struct troupe_ctx {
@@ -113,6 +114,7 @@ struct tr_open {
     uint32_t handle;         /* index + 1 in the actor's handles; 0: no limit */
     tr_address cause_source; /* with `cause`: the call on whose behalf this one is made */
     uint64_t cause;          /* 0: none */
+    struct tr_in *in;        /* the stream of items that it gets, or NULL */
     struct tr_chain *chain;  /* values that it waits for before it is sent, or NULL */
     bool awaited;            /* by a chain of another */
 };
@@ -142,7 +144,8 @@ struct tr_host {
     struct troupe_msg **settled; /* answers that chains wait for, being handed on */
     uint32_t settled_count;
     bool settling;
-    troupe_ref *refs; /* the directory as of `version`, place by place */
+    struct tr_out *ended_streams; /* answered, and perhaps to be sent again */
+    troupe_ref *refs;             /* the directory as of `version`, place by place */
     uint64_t version;
     bool started;
     bool stopping;
@@ -232,6 +235,10 @@ void tr_cancel_run(troupe_ctx *ctx, struct troupe_msg *msg);
 /* Callers that are no more: all of a loop up to an epoch, or one. */
 void tr_cancel_gone(tr_host *host, tr_address peer, uint32_t epoch);
 void tr_cancel_down(tr_host *host, troupe_ref caller);
+/* Marks a running or kept call as wanted by nobody; its actor hears of it soon. */
+void tr_cancel_mark(struct troupe_msg *call, troupe_status why);
+/* The call that the actor runs or keeps and that a frame from its caller means, or NULL. */
+struct troupe_msg *tr_call_here(const troupe_ctx *ctx, const tr_frame *frame);
 /* What is kept besides a kept call, made when first asked for. */
 struct tr_kept *tr_kept_of(struct troupe_msg *call);
 /* News of the death of the call's caller will reach this host. */

@@ -1,6 +1,6 @@
 /* Open calls: what was sent and is not answered. Each ends in exactly one of the ways at the end
  * of this file, by an answer, a failure or the end of its own actor. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +90,9 @@ release(tr_host *host, uint32_t index)
         tr_chain_free(open->chain);
         tr_msg_free(open->copy);
         tr_free(open->last);
+    }
+    if (open->in != NULL) {
+        tr_in_free(host, open->in);
     }
     tr_open_remove(&host->open, index);
 }
@@ -216,6 +219,9 @@ void
 tr_open_setback(tr_host *host, uint32_t index, troupe_status status, const char *text)
 {
     struct tr_open *open = &host->open.entries[index];
+    if (open->in != NULL && tr_in_lost(host, index, status, text)) {
+        return;
+    }
     if (!has_hope(open, status)) {
         tr_open_fail(host, index, status, text);
         return;

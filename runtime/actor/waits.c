@@ -1,5 +1,5 @@
 /* The list of everything that is waited for in a host: who, for what, since when, until when. */
-#include "actor/host.h"
+#include "actor/stream.h"
 
 #include <stdio.h>
 
@@ -20,7 +20,16 @@ tell_open(const tr_host *host, const struct tr_open *open, const struct teller *
         tr_chain_text(host, open, chain, sizeof chain);
         last = chain;
     }
-    tr_wait wait = {.kind = open->chain != NULL ? TR_WAIT_CHAIN : TR_WAIT_ANSWER,
+    tr_wait_kind kind = open->chain != NULL ? TR_WAIT_CHAIN : TR_WAIT_ANSWER;
+    if (open->in != NULL && open->chain == NULL) {
+        const struct tr_in *in = open->in;
+        kind = TR_WAIT_ITEM;
+        (void)snprintf(chain, sizeof chain, "%u items came, %u of at most %u are not taken%s",
+            in->received, in->received - in->taken, in->ahead_max,
+            in->end == NULL ? "" : ", it has ended");
+        last = chain;
+    }
+    tr_wait wait = {.kind = kind,
         .who = who,
         .whom = whom,
         .last = last,
@@ -43,12 +52,22 @@ tell_kept(const tr_host *host, const troupe_ctx *ctx, const struct teller *telle
     for (; call != NULL; call = call->prev) {
         tr_name_ref(host, troupe_call_caller(call), caller, sizeof caller);
         (void)snprintf(whom, sizeof whom, "from %s.%s", caller, call->name);
-        bool wanted = call->fate == TROUPE_OK;
-        tr_wait wait = {.kind = wanted ? TR_WAIT_REPLY : TR_WAIT_CANCELLED,
+        char last[TR_WHO_MAX] = "";
+        const struct tr_out *out = call->extra == NULL ? NULL : call->extra->out;
+        bool parked = out != NULL && out->parked;
+        tr_wait_kind kind = parked ? TR_WAIT_ROOM : TR_WAIT_REPLY;
+        if (parked) {
+            (void)snprintf(last, sizeof last, "%u items sent, %u of at most %u are not taken",
+                out->sent, out->sent - out->taken, out->ahead_max);
+        } else if (call->fate != TROUPE_OK) {
+            kind = TR_WAIT_CANCELLED;
+            (void)snprintf(last, sizeof last, "%s", troupe_status_text((troupe_status)call->fate));
+        }
+        tr_wait wait = {.kind = kind,
             .who = who,
             .whom = whom,
-            .last = wanted ? "" : troupe_status_text((troupe_status)call->fate),
-            .since_ns = call->since_ns,
+            .last = last,
+            .since_ns = parked ? out->parked_since_ns : call->since_ns,
             .until_ns = call->deadline_ns};
         teller->tell(teller->user, &wait);
     }

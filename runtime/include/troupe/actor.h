@@ -217,6 +217,9 @@ bool troupe_args_ok(const troupe_call *call);
 /* Runs once for each call that was sent: with the answer, or with the status that ended it
  * (TIMEOUT, DIED, GONE, ...). `answer` is valid during the callback. */
 typedef void (*troupe_answer_fn)(troupe_ctx *ctx, troupe_answer *answer, void *user);
+/* Items of the stream `id` are there to be taken; runs once for one or several, with the `user` of
+ * the call. */
+typedef void (*troupe_item_fn)(troupe_ctx *ctx, troupe_call_id id, void *user);
 
 #define TROUPE_DEADLINE_DEFAULT_NS UINT64_C(30000000000)   /* 30 s */
 #define TROUPE_DEADLINE_MAX_NS     UINT64_C(3600000000000) /* 1 h, longer ones are cut to it */
@@ -242,6 +245,14 @@ typedef struct troupe_call_options {
     /* Refuse (AGAIN) when this actor has so many open calls to this target already that were sent
      * with this option; 0: no limit. */
     uint32_t pending_max;
+    /* 1 to 255: the call is for a stream, of which so many items may be sent and not be taken; see
+     * troupe_take. The callback runs after the last item was taken. 0: no stream. A stream of
+     * which an item came is not begun again by retry: it ends with DIED. */
+    int ahead_max;
+    troupe_item_fn on_item; /* may be NULL */
+    /* End the stream with TIMEOUT when no item came for so long, time without room for one not
+     * counted; 0: only the deadline does. */
+    uint64_t idle_ns;
 } troupe_call_options;
 
 /* Sends a call; `args` may be NULL, `method` must outlive the call (a literal). On OK the
@@ -299,6 +310,28 @@ troupe_status troupe_on_cancel(troupe_call *call, troupe_cancel_fn cancelled, vo
 uint64_t troupe_call_deadline_ns(const troupe_call *call);
 troupe_ref troupe_call_caller(const troupe_call *call);
 const char *troupe_call_method(const troupe_call *call);
+
+/* --- streams of replies --------------------------------------------------------------------- */
+
+/* The oldest item of this actor's stream that was not taken: its values are read as those of an
+ * answer, and it is the caller's to free by troupe_answer_free. Taking one makes room for one
+ * more. AGAIN: none is there now; NOT_FOUND: no open stream of this actor. Items come in order,
+ * each once. The stream's end is told by the call's callback when all that came are taken, whether
+ * it is a reply or DIED; only a deadline and troupe_cancel end it before. */
+troupe_status troupe_take(troupe_ctx *ctx, troupe_call_id id, troupe_answer **item) TROUPE_MUST_USE;
+
+/* Items that the caller of a running or kept call lets be ahead; 0 when it wants no stream. */
+int troupe_call_ahead_max(const troupe_call *call);
+/* Sends the next item of a call; troupe_reply or troupe_reply_error ends the stream. OK takes the
+ * args, otherwise they are unchanged. AGAIN: the caller's room is used up; troupe_on_room tells of
+ * more. The status of troupe_call_cancelled: nobody waits for items any more. INVALID: the call
+ * wants no stream, is answered, or the args are incomplete or too large. */
+troupe_status troupe_item(troupe_call *call, troupe_args *args) TROUPE_MUST_USE;
+/* Runs `on_room` once after each AGAIN, as a piece of this actor's code: there is room, or nobody
+ * waits any more (troupe_call_cancelled), at the latest at the call's deadline. The call is kept
+ * then. INVALID for a call that wants no stream. */
+typedef void (*troupe_room_fn)(troupe_ctx *ctx, troupe_call *call, void *user);
+troupe_status troupe_on_room(troupe_call *call, troupe_room_fn on_room, void *user);
 
 /* --- timers --------------------------------------------------------------------------------- */
 
