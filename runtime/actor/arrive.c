@@ -108,7 +108,8 @@ tr_arrive_call(tr_host *host, struct troupe_msg *msg)
 
 /* An answer counts when its call is still open. A success counts whoever sent it; bad news only
  * from the incarnation that was asked last: an older one may be gone while its successor is at
- * work. So do the ends of streams, of which each incarnation has its own. A method's own bad news is a method's answer, whatever the status is called. */
+ * work. Each incarnation has its own end of a stream. A method's own bad news is a method's answer,
+ * whatever the status is called. */
 static bool
 is_awaited(const tr_host *host, const tr_frame *frame)
 {

@@ -5,7 +5,7 @@
  *   answer.c  replies, kept calls                    arrive.c what comes in, from afar or from here
  *   actor.c   spawn, run, end                        host.c   the host and its loop
  *   cancel.c  calls that nobody waits for            chain.c  calls that wait for answers of others
- *   class.c   what is worked out once of a class     stream_in.c, stream_out.c   streams of replies */
+ *   class.c   what is worked out once of a class     stream_in.c, stream_out.c  many replies */
 #ifndef TR_ACTOR_HOST_H
 #define TR_ACTOR_HOST_H
 

@@ -271,7 +271,7 @@ tr_in_note(troupe_ctx *ctx, struct troupe_msg *msg)
     }
 }
 
-/* Room is told of one by one when there is little, else by halves: fewer words for the same pace. */
+/* Room is told of one by one when there is little, else by halves: fewer words, the same pace. */
 static bool
 credit_is_due(const struct tr_in *in)
 {

@@ -5,6 +5,7 @@
 
 #include <troupe/actor.h>
 #include <troupe/app.h>
+#include <troupe/args.h>
 #include <troupe/graph.h>
 #include <troupe/object.h>
 #include <troupe/sample.h>
