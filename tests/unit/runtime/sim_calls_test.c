@@ -1,6 +1,6 @@
 /* Streams and cancelled calls under loss, repetition, disorder, damage, pauses and deaths. An
- * oracle outside of the runtime counts: every call ends once, items come in order and once each, a stream
- * that ends well is whole, work that was given up in time is not begun, and nobody stays parked. */
+ * oracle outside of the runtime counts: every call ends once, items come in order and once each, a
+ * stream that ends well is whole, and nobody stays parked. */
 #include "check.h"
 
 #include <troupe/ext/base.h>
