@@ -154,6 +154,29 @@ crc32c_forms_agree_at_every_length_alignment_and_split(void **state)
 }
 
 static void
+crc32c_forms_agree_on_long_ranges(void **state)
+{
+    (void)state;
+
+    enum {
+        LONG = 70000
+    };
+
+    uint8_t *bytes = tr_alloc(LONG);
+    for (size_t i = 0; i < LONG; i++) {
+        bytes[i] = (uint8_t)(i * i * 37 + (i >> 8) * 11);
+    }
+    for (size_t i = 0; i < 60; i++) {
+        size_t size = i < 30 ? 8192 - 3 + i : LONG - i * 977;
+        uint32_t whole = tr_crc32c(7, bytes + i % 9, size - i % 9);
+        assert_int_equal(whole, tr_crc32c_portable(7, bytes + i % 9, size - i % 9));
+        uint32_t part = tr_crc32c(7, bytes + i % 9, size / 3);
+        assert_int_equal(whole, tr_crc32c(part, bytes + i % 9 + size / 3, size - i % 9 - size / 3));
+    }
+    tr_free(bytes);
+}
+
+static void
 xxh3_gives_the_published_value_and_mix_depends_on_order_and_count(void **state)
 {
     (void)state;
@@ -347,6 +370,7 @@ main(void)
         cmocka_unit_test(a_sequential_stream_is_the_counter_stream_in_order),
         cmocka_unit_test(crc32c_gives_the_check_value_in_both_forms),
         cmocka_unit_test(crc32c_forms_agree_at_every_length_alignment_and_split),
+        cmocka_unit_test(crc32c_forms_agree_on_long_ranges),
         cmocka_unit_test(xxh3_gives_the_published_value_and_mix_depends_on_order_and_count),
         cmocka_unit_test(every_bf16_survives_the_way_through_float),
         cmocka_unit_test(bf16_rounds_to_nearest_even_between_all_neighbours),
