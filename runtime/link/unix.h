@@ -16,11 +16,11 @@
 #include <sys/un.h>
 
 enum {
-    TR_UNIX_PIECE = 64 << 10, /* payload of one packet, when the socket's buffer allows it */
-    TR_UNIX_PENDING_MAX = 64, /* connections without HELLO */
-    TR_UNIX_PEERS_MAX = 4096, /* connections with HELLO */
-    TR_UNIX_SLACK = 8,        /* an 8th of a window is credit on its way back */
-    TR_UNIX_TURN = 8          /* packets that one connection may bring before the next one */
+    TR_UNIX_PIECE = 128 << 10, /* payload of one packet, when the socket's buffer allows it */
+    TR_UNIX_PENDING_MAX = 64,  /* connections without HELLO */
+    TR_UNIX_PEERS_MAX = 4096,  /* connections with HELLO */
+    TR_UNIX_SLACK = 8,         /* an 8th of a window is credit on its way back */
+    TR_UNIX_TURN = 8           /* packets that one connection may bring before the next one */
 };
 
 #define TR_UNIX_HELLO_NS UINT64_C(5000000000) /* for HELLO to come */
@@ -86,6 +86,8 @@ struct tr_unix_in {
     struct tr_unix_in *next_ready;
     bool ready;      /* in the ring of those that may have something */
     bool identified; /* HELLO has come */
+    bool busy;       /* the last time that we looked, there was more than one packet */
+    uint8_t turns;   /* since then */
     uint64_t since_ns;
     tr_address peer;
     uint32_t epoch;

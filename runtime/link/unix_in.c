@@ -17,7 +17,8 @@
 enum {
     ACCEPTS_A_POLL = 64,
     TELLS_A_TURN = 16,
-    TURNS_A_POLL = 256
+    TURNS_A_POLL = 256,
+    LOOKS_ONE_IN = 8
 };
 
 /* --- the ring of those that may have something ------------------------------------------------ */
@@ -515,7 +516,25 @@ waits_for_an_older_life(const struct tr_unix_end *end, const struct tr_unix_in *
     return false;
 }
 
-/* True when the connection may have more. */
+static void
+tell(struct tr_unix_end *end, struct tr_unix_in *in, struct troupe_msg *msg)
+{
+    in->delivered += tr_packet_cost(&msg->frame);
+    end->events->deliver(end->events->self, msg);
+    if (in->fd >= 0) {
+        give_credit(end, in);
+    }
+}
+
+/* Whether to read on after one packet. A connection that never has a second one is not asked for
+ * it each time: the epoll will tell. */
+static bool
+reads_on(struct tr_unix_in *in)
+{
+    return in->busy || in->reader.partial != NULL || ++in->turns % LOOKS_ONE_IN == 0;
+}
+
+/* True when the connection may have more and the epoll does not know. */
 static bool
 take_turn(struct tr_unix_end *end, struct tr_unix_in *in, size_t max, size_t *told)
 {
@@ -526,30 +545,31 @@ take_turn(struct tr_unix_end *end, struct tr_unix_in *in, size_t max, size_t *to
     if (end->in_count > 1 && waits_for_an_older_life(end, in)) {
         return false;
     }
+    const size_t told_max = *told + TR_MIN(max, (size_t)TELLS_A_TURN);
     int packets = 0;
-    max = TR_MIN(max, (size_t)TELLS_A_TURN);
-    for (size_t done = 0; done < max;) {
-        struct troupe_msg *msg = tr_packet_next(&in->reader);
+    for (;;) {
+        struct troupe_msg *msg = *told < told_max ? tr_packet_next(&in->reader) : NULL;
         if (msg != NULL) {
-            in->delivered += tr_packet_cost(&msg->frame);
-            end->events->deliver(end->events->self, msg);
-            done++;
             (*told)++;
+            tell(end, in, msg);
             if (in->fd < 0) {
                 return false;
             }
-            give_credit(end, in);
             continue;
         }
-        if (packets++ == TR_UNIX_TURN) {
+        if (in->reader.first != NULL || packets == TR_UNIX_TURN || *told == told_max) {
             return true;
+        }
+        if (packets == 1 && !reads_on(in)) {
+            return false;
         }
         int got = read_packet(end, in);
         if (got <= 0) {
+            in->busy = packets > 1;
             return false;
         }
+        packets++;
     }
-    return true;
 }
 
 size_t

@@ -127,7 +127,9 @@ static size_t
 poll_some(int i, size_t max)
 {
     tr_link_events events = {.deliver = on_deliver, .gone = on_gone, .self = &got[i]};
-    return maker->links[i]->poll(at[i], max, &events);
+    size_t told = maker->links[i]->poll(at[i], max, &events);
+    assert_true(told <= max);
+    return told;
 }
 
 /* Until `i` was told of `count` messages, at most `max` events a poll, and then some rounds more:
@@ -175,9 +177,10 @@ poll_tells_at_most_what_was_asked_for(void)
     }
     carry();
     assert_int_equal(poll_some(1, 0), 0);
-    assert_int_equal(poll_some(1, 3), 3);
-    assert_int_equal(got[1].count, 3);
-    assert_int_equal(poll_some(1, 100), 7);
+    (void)poll_some(1, 3);
+    assert_in_range(got[1].count, 1, 3);
+    settle(1, 3, 10);
+    assert_int_equal(got[1].count, 10);
     assert_int_equal(poll_some(1, 100), 0);
     close_all();
 }
