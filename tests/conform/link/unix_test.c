@@ -1,0 +1,626 @@
+/* What the Unix link gives beyond the table's common rules: names in a directory, lives, watched
+ * descriptors, descriptors that travel, sends that never block, ends that are told last. */
+#include "check.h"
+#include "makers.h"
+#include "side.h"
+
+#include <troupe/ext/base.h>
+#include <troupe/ext/sys.h>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static int
+begin(void **state)
+{
+    (void)state;
+    make_dir(dir, sizeof dir);
+    return 0;
+}
+
+static int
+end(void **state)
+{
+    (void)state;
+    remove_dir(dir);
+    return 0;
+}
+
+/* --- the directory ---------------------------------------------------------------------------- */
+
+static void
+the_directory_must_be_ours_alone(void **state)
+{
+    (void)state;
+    troupe_link *link = NULL;
+    troupe_error err = {0};
+    tr_unix_options options = {.dir = dir};
+    assert_int_equal(chmod(dir, 0750), 0);
+    assert_int_equal(troupe_link_unix(&options, &link, &err), TROUPE_DENIED);
+    assert_non_null(strstr(err.text, "mode 0700"));
+    assert_int_equal(chmod(dir, 0700), 0);
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/link", dir);
+    assert_int_equal(symlink(dir, path), 0);
+    options.dir = path;
+    assert_int_equal(troupe_link_unix(&options, &link, &err), TROUPE_DENIED);
+    assert_non_null(strstr(err.text, "no symbolic link"));
+    (void)snprintf(path, sizeof path, "%s/none", dir);
+    assert_int_equal(troupe_link_unix(&options, &link, &err), TROUPE_NOT_FOUND);
+    assert_non_null(strstr(err.text, "none"));
+    assert_null(link);
+}
+
+static void
+a_path_longer_than_an_address_will_do(void **state)
+{
+    (void)state;
+    char path[512];
+    size_t depth = 0;
+    (void)snprintf(path, sizeof path, "%s", dir);
+    while (strlen(path) < 300) {
+        strncat(path, "/a-directory-with-a-name-of-some-length", sizeof path - strlen(path) - 1);
+        assert_int_equal(mkdir(path, 0700), 0);
+        depth++;
+    }
+    struct side a, b;
+    side_open(&a, path, 1, 1, 0, 0);
+    side_open(&b, path, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    assert_int_equal(side_send(&a, b.self, 0, 10, TR_FRAME_CALL), TROUPE_OK);
+    side_until(&b, &a, &b.heard, 1);
+    side_close(&a);
+    side_close(&b);
+    for (; depth > 0; depth--) { /* nothing was left in it */
+        assert_int_equal(rmdir(path), 0);
+        *strrchr(path, '/') = '\0';
+    }
+}
+
+static void
+loops_of_other_processes_are_not_opened(void **state)
+{
+    (void)state;
+    struct side a;
+    side_open(&a, dir, 1, 1, 0, 0);
+    troupe_endpoint *at = NULL;
+    tr_listen_options listen = {.address = {.node = 2}, .epoch = 1};
+    assert_int_equal(a.link->listen(a.link, &listen, &at, NULL), TROUPE_INVALID);
+    assert_null(at);
+    side_close(&a);
+}
+
+/* A file whose socket nobody listens on any more. */
+static void
+leave_stale(const char *name, tr_address address)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    (void)snprintf(at.sun_path, sizeof at.sun_path, "%s/%s", dir, name);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    close(fd);
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/s-%u-%u", dir, address.node, address.loop);
+    assert_int_equal(symlink(name, path), 0);
+}
+
+static void
+what_a_dead_process_left_is_replaced(void **state)
+{
+    (void)state;
+    leave_stale("s-2-0.3.1000", (tr_address){.node = 2});
+    leave_stale("s-3-0.1.16777280", (tr_address){.node = 3}); /* the name that will be taken */
+    leave_stale("s-4-0.x", (tr_address){.node = 4});          /* not a name of ours */
+    struct side a, b, c;
+    side_open(&a, dir, 1, 1, 0, 0);
+    for (uint16_t node = 2; node < 5; node++) {
+        assert_int_equal(a.link->dial(a.at, (tr_address){.node = node}), TROUPE_NOT_FOUND);
+    }
+    side_open(&b, dir, 2, 4, 0, 0);
+    side_open(&c, dir, 3, 1, 0, 0);
+    side_dial(&a, &b);
+    side_dial(&a, &c);
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/s-2-0.3.1000", dir);
+    assert_int_equal(access(path, F_OK), -1);
+    side_close(&a);
+    side_close(&b);
+    side_close(&c);
+}
+
+static void
+an_address_is_taken_once_in_all_processes(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    tr_unix_options options = {.dir = dir, .node = 1};
+    troupe_link *other = NULL;
+    troupe_endpoint *at = NULL;
+    troupe_error err = {0};
+    assert_int_equal(troupe_link_unix(&options, &other, &err), TROUPE_OK);
+    tr_listen_options listen = {.address = a.self, .epoch = 2};
+    int fds = open_fds();
+    assert_int_equal(other->listen(other, &listen, &at, &err), TROUPE_EXISTS);
+    assert_non_null(strstr(err.text, "another process (epoch 1)"));
+    assert_int_equal(open_fds(), fds);
+    side_dial(&b, &a); /* the first one is as it was */
+    assert_int_equal(a.refusals, 0);
+    other->free(other);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* --- lives ------------------------------------------------------------------------------------ */
+
+static void
+everything_that_had_arrived_is_delivered_before_the_end(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 7, 0, 0);
+    side_dial(&a, &b);
+    /* Nobody has accepted this connection when its end is known. */
+    assert_int_equal(b.link->dial(b.at, a.self), TROUPE_OK);
+    uint32_t sent = 0;
+    for (; sent < 60; sent++) { /* as many as a socket takes */
+        assert_int_equal(side_send(&b, a.self, sent, sent * 3, TR_FRAME_CALL), TROUPE_OK);
+    }
+    side_close(&b);
+    while (a.gone == 0) {
+        assert_true(side_poll(&a, 3) > 0 || a.heard < sent);
+    }
+    assert_int_equal(a.heard, sent);
+    assert_int_equal(a.gone_epoch, 7);
+    assert_int_equal(side_send(&a, b.self, 0, 1, TR_FRAME_CALL), TROUPE_GONE);
+    for (int i = 0; i < 10; i++) {
+        (void)side_poll(&a, 64);
+    }
+    assert_int_equal(a.gone, 1);
+    side_close(&a);
+}
+
+static void
+a_send_that_finds_the_end_first_does_not_hide_what_came_before(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    side_dial(&b, &a);
+    for (uint32_t i = 0; i < 50; i++) {
+        assert_int_equal(side_send(&b, a.self, i, 100, TR_FRAME_CALL), TROUPE_OK);
+    }
+    side_close(&b);
+    assert_int_equal(side_send(&a, b.self, 0, 1, TR_FRAME_CALL), TROUPE_GONE);
+    assert_int_equal(a.link->dial(a.at, b.self), TROUPE_NOT_FOUND);
+    while (a.gone == 0) {
+        (void)side_poll(&a, 7);
+    }
+    assert_int_equal(a.heard, 50);
+    side_close(&a);
+}
+
+/* A full socket, a message in pieces and a queue: all void with the life that they were for. */
+static void
+nothing_for_one_life_reaches_the_next(void **state)
+{
+    (void)state;
+    struct side a, b;
+    int before = open_fds();
+    side_open(&a, dir, 1, 1, 0, 0);
+    for (uint32_t epoch = 1; epoch <= 5; epoch++) {
+        side_open(&b, dir, 2, epoch, 0, 0);
+        assert_int_equal(a.link->dial(a.at, b.self), TROUPE_OK);
+        assert_int_equal(side_send(&a, b.self, 0, 5, TR_FRAME_CALL), TROUPE_OK);
+        side_until(&b, &a, &b.heard, 1);
+        assert_int_equal(side_send(&a, b.self, 1, 3000000, TR_FRAME_CALL), TROUPE_OK);
+        assert_int_equal(side_send(&a, b.self, 2, 30, TR_FRAME_ANSWER), TROUPE_OK);
+        (void)side_poll(&b, 1);
+        side_close(&b);
+        a.next = 0;
+        side_until_int(&a, NULL, &a.gone, (int)epoch);
+        assert_int_equal(a.gone_epoch, epoch);
+        assert_int_equal(side_send(&a, b.self, 3, 1, TR_FRAME_ANSWER), TROUPE_GONE);
+    }
+    side_close(&a);
+    assert_int_equal(open_fds(), before);
+}
+
+/* The peer was stopped, was thought dead, and its successor connects: the two do not mix. */
+static void
+a_younger_life_waits_for_the_older_and_ends_it(void **state)
+{
+    (void)state;
+    struct side a, fake = {.self = {.node = 5}};
+    side_open(&a, dir, 1, 1, 0, 0);
+    int fds[2];
+    for (uint32_t life = 0; life < 2; life++) {
+        fds[life] = stranger(dir, a.self);
+        stranger_hello(fds[life], fake.self, life + 1, a.self);
+        for (uint32_t i = 0; i < 40; i++) {
+            struct troupe_msg *msg = side_message(&fake, a.self, life * 40 + i, 10);
+            tr_frame_seal(msg);
+            struct tr_packet packet = {.magic = TR_PACKET_MAGIC,
+                .kind = TR_PACKET_FRAMES,
+                .sequence = 1 + i,
+                .total = sizeof msg->frame + 10};
+            stranger_say(fds[life], packet, &msg->frame, packet.total);
+            tr_msg_free(msg);
+        }
+    }
+    side_until(&a, NULL, &a.heard, 80); /* side.c compares the order */
+    assert_int_equal(a.refusals, 0);
+    assert_int_equal(send(fds[0], "x", 1, MSG_NOSIGNAL), -1);
+    close(fds[0]);
+    close(fds[1]);
+    side_close(&a);
+}
+
+/* --- sends that do not block ------------------------------------------------------------------ */
+
+static void
+calls_stop_at_the_credit_and_answers_do_not(void **state)
+{
+    (void)state;
+
+    enum {
+        WINDOW = 3000000
+    };
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, WINDOW, 0);
+    side_dial(&a, &b);
+    uint64_t begin_ns = now_ns();
+    uint32_t sent = 0;
+    uint64_t bytes = 0;
+    while (side_send(&a, b.self, sent, 10000, TR_FRAME_CALL) == TROUPE_OK) {
+        sent++;
+        bytes += 10000;
+    }
+    assert_in_range(bytes, WINDOW * 9 / 10, WINDOW * 9 / 8);
+    assert_true(a.link->credit(a.at, b.self) < 20000);
+    uint32_t calls = sent;
+    for (; sent < calls + 1000; sent++) {
+        assert_int_equal(side_send(&a, b.self, sent, 10000, TR_FRAME_ANSWER), TROUPE_OK);
+    }
+    assert_int_equal(side_send(&a, b.self, sent, 10000, TR_FRAME_CALL), TROUPE_AGAIN);
+    assert_true(now_ns() - begin_ns < UINT64_C(2000000000));
+    side_until(&a, &b, &b.heard, sent);
+    /* Everything is back but what is not worth a packet; and its coming back ends a wait. */
+    for (int i = 0; i < 4; i++) {
+        (void)side_poll(&a, 0);
+    }
+    assert_int_equal(a.link->credit(a.at, b.self), WINDOW);
+    side_close(&a);
+    side_close(&b);
+}
+
+static void
+credit_that_comes_back_ends_a_wait(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 10000, 0);
+    side_dial(&a, &b);
+    for (int i = 0; i < 5; i++) {
+        (void)side_poll(&a, 64);
+    }
+    uint32_t sent = 0;
+    while (side_send(&a, b.self, sent, 1000, TR_FRAME_CALL) == TROUPE_OK) {
+        sent++;
+    }
+    while (side_poll(&b, 64) > 0) {
+    }
+    uint64_t begin_ns = now_ns();
+    a.link->wait(a.at, begin_ns + UINT64_C(10000000000));
+    assert_true(now_ns() - begin_ns < UINT64_C(5000000000));
+    (void)side_poll(&a, 0);
+    assert_int_equal(side_send(&a, b.self, sent, 1000, TR_FRAME_CALL), TROUPE_OK);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* A largest message needs the whole window, whatever part of the credit is on its way. */
+static void
+largest_messages_pass_one_after_the_other(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    uint32_t id = 0;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(side_send(&a, b.self, id++, TR_FRAME_BODY_MAX, TR_FRAME_CALL), TROUPE_OK);
+        side_until(&a, &b, &b.heard, id);
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(side_send(&a, b.self, id++, 100000, TR_FRAME_CALL), TROUPE_OK);
+        }
+        side_until(&a, &b, &b.heard, id);
+        (void)side_poll(&a, 0);
+    }
+    assert_int_equal(b.largest, TR_FRAME_BODY_MAX);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* One sender floods, the other's few messages come all the same, and watched descriptors too. */
+static void
+nobody_keeps_the_others_out(void **state)
+{
+    (void)state;
+    struct side a, b, c;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_open(&c, dir, 3, 1, 0, 0);
+    a.any_order = true;
+    side_dial(&b, &a);
+    side_dial(&c, &a);
+    for (uint32_t i = 0; i < 20000; i++) {
+        assert_int_equal(side_send(&b, a.self, i, 1, TR_FRAME_CALL), TROUPE_OK);
+    }
+    for (int i = 0; i < 20; i++) { /* the flood is under way */
+        (void)side_poll(&a, 64);
+        (void)side_poll(&b, 0);
+    }
+    uint64_t heard = a.bytes;
+    assert_int_equal(side_send(&c, a.self, 0, 100000, TR_FRAME_CALL), TROUPE_OK);
+    for (int polls = 0; a.largest < 100000; polls++) {
+        assert_true(side_poll(&a, 64) <= 64);
+        (void)side_poll(&b, 0);
+        (void)side_poll(&c, 0);
+        assert_true(polls < 30);
+    }
+    assert_true(heard < 20000);
+    side_close(&a);
+    side_close(&b);
+    side_close(&c);
+}
+
+/* --- waiting and watching --------------------------------------------------------------------- */
+
+struct watched {
+    struct side *side;
+    int calls;
+    int fd;
+    bool ends_itself;
+    bool reads;
+    int ends; /* another descriptor, or -1 */
+};
+
+static void
+ready(void *self, int fd)
+{
+    struct watched *w = self;
+    assert_int_equal(fd, w->fd);
+    w->calls++;
+    char byte;
+    if (w->reads) {
+        assert_true(read(fd, &byte, 1) >= 0);
+    }
+    if (w->ends_itself) {
+        w->side->link->unwatch(w->side->at, fd);
+    }
+    if (w->ends >= 0) {
+        w->side->link->unwatch(w->side->at, w->ends);
+    }
+}
+
+static void
+watched_descriptors_call_from_poll(void **state)
+{
+    (void)state;
+    struct side a;
+    side_open(&a, dir, 1, 1, 0, 0);
+    int one[2], two[2];
+    assert_int_equal(pipe2(one, O_CLOEXEC | O_NONBLOCK), 0);
+    assert_int_equal(pipe2(two, O_CLOEXEC | O_NONBLOCK), 0);
+    struct watched first = {.side = &a, .fd = one[0], .reads = true, .ends = -1};
+    struct watched second = {.side = &a, .fd = two[0], .ends = -1};
+    assert_int_equal(a.link->watch(a.at, one[0], ready, &first), TROUPE_OK);
+    assert_int_equal(a.link->watch(a.at, two[0], ready, &second), TROUPE_OK);
+    assert_int_equal(a.link->watch(a.at, two[0], ready, &second), TROUPE_EXISTS);
+    assert_int_equal(side_poll(&a, 64), 0);
+    assert_int_equal(write(one[1], "ab", 2), 2);
+    uint64_t begin_ns = now_ns();
+    a.link->wait(a.at, UINT64_MAX);
+    assert_true(now_ns() - begin_ns < UINT64_C(5000000000));
+    assert_int_equal(first.calls, 0);
+    assert_int_equal(side_poll(&a, 0), 0); /* nothing was asked for */
+    assert_int_equal(side_poll(&a, 64), 1);
+    assert_int_equal(side_poll(&a, 64), 1); /* one byte is left */
+    assert_int_equal(side_poll(&a, 64), 0);
+    assert_int_equal(first.calls, 2);
+    close(two[1]); /* a hang-up is told until somebody does something */
+    assert_int_equal(side_poll(&a, 64), 1);
+    second.ends_itself = true;
+    assert_int_equal(side_poll(&a, 64), 1);
+    assert_int_equal(side_poll(&a, 64), 0);
+    assert_int_equal(second.calls, 2);
+    a.link->unwatch(a.at, two[0]); /* again: nothing */
+    assert_int_equal(a.link->watch(a.at, two[0], ready, &second), TROUPE_OK);
+    /* Both are ready, the first takes the second away. */
+    first.ends = two[0];
+    assert_int_equal(write(one[1], "c", 1), 1);
+    assert_int_equal(side_poll(&a, 64), 1);
+    assert_int_equal(second.calls, 2);
+    int file = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(a.link->watch(a.at, file, ready, &second), TROUPE_INVALID);
+    close(file);
+    side_close(&a);
+    close(one[0]);
+    close(one[1]);
+    close(two[0]);
+}
+
+static void
+a_wait_ends_by_deadline_wake_and_message(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&b, &a);
+    for (int i = 0; i < 5; i++) {
+        (void)side_poll(&a, 64);
+    }
+    uint64_t begin_ns = now_ns();
+    a.link->wait(a.at, begin_ns + 3000000);
+    assert_true(now_ns() >= begin_ns + 3000000);
+    a.link->wait(a.at, 1); /* long past */
+    a.link->wake(a.at);
+    a.link->wait(a.at, UINT64_MAX);
+    assert_int_equal(side_poll(&a, 64), 0);
+    assert_int_equal(side_send(&b, a.self, 0, 1, TR_FRAME_CALL), TROUPE_OK);
+    a.link->wait(a.at, UINT64_MAX);
+    assert_int_equal(side_poll(&a, 0), 0);
+    a.link->wait(a.at, UINT64_MAX); /* it is still there */
+    side_until(&a, NULL, &a.heard, 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* --- descriptors that travel ------------------------------------------------------------------ */
+
+static troupe_status
+send_pipe(struct side *from, tr_address to, uint32_t id, uint32_t size, int *far)
+{
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    struct troupe_msg *msg = side_message(from, to, id, size);
+    tr_msg_attach_fd(msg, ends[0]);
+    assert_int_equal(tr_msg_fd(msg), ends[0]);
+    *far = ends[1];
+    troupe_status status = from->link->send(from->at, to, msg);
+    if (status != TROUPE_OK) {
+        tr_msg_free(msg);
+    }
+    return status;
+}
+
+static void
+descriptors_arrive_or_are_closed(void **state)
+{
+    (void)state;
+    struct side a, b;
+    int before = open_fds();
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    int fds = open_fds();
+    static const uint32_t sizes[] = {0, 100, 60000, 1000000};
+    uint32_t id = 0;
+    for (size_t i = 0; i < 2 * TR_COUNT(sizes); i++) {
+        int far = -1;
+        b.keeps_fd = i % 2 == 0;
+        assert_int_equal(side_send(&a, b.self, id++, 10, TR_FRAME_CALL), TROUPE_OK);
+        assert_int_equal(send_pipe(&a, b.self, id++, sizes[i / 2], &far), TROUPE_OK);
+        side_until(&b, &a, &b.heard, id);
+        if (b.keeps_fd) {
+            char byte = 0;
+            assert_int_equal(write(far, "x", 1), 1);
+            assert_int_equal(read(b.fd, &byte, 1), 1);
+            assert_int_equal(byte, 'x');
+            assert_int_equal(fcntl(b.fd, F_GETFD), FD_CLOEXEC);
+            close(b.fd);
+        }
+        close(far);
+        assert_int_equal(open_fds(), fds);
+    }
+    side_close(&a);
+    side_close(&b);
+    assert_int_equal(open_fds(), before);
+}
+
+/* In the socket, in the queue, in a message in pieces, and refused: closed every time. */
+static void
+descriptors_of_the_undelivered_are_closed(void **state)
+{
+    (void)state;
+    struct side a, b;
+    int before = open_fds();
+    for (int polls = 0; polls < 3; polls++) {
+        int far[4];
+        side_open(&a, dir, 1, 1, 0, 0);
+        side_open(&b, dir, 2, 1, 0, 0);
+        side_dial(&a, &b);
+        assert_int_equal(send_pipe(&a, b.self, 0, 10, &far[0]), TROUPE_OK);
+        assert_int_equal(send_pipe(&a, b.self, 1, 2000000, &far[1]), TROUPE_OK);
+        assert_int_equal(send_pipe(&a, b.self, 2, 10, &far[2]), TROUPE_OK);
+        for (int i = 0; i < polls; i++) {
+            (void)side_poll(&b, 1);
+        }
+        side_close(&b);
+        side_until_int(&a, NULL, &a.gone, 1);
+        assert_int_equal(send_pipe(&a, b.self, 3, 10, &far[3]), TROUPE_GONE);
+        side_close(&a);
+        for (int i = 0; i < 4; i++) {
+            close(far[i]);
+        }
+        assert_int_equal(open_fds(), before);
+    }
+}
+
+static void
+within_a_process_the_number_itself_travels(void **state)
+{
+    (void)state;
+    struct side a;
+    side_open(&a, dir, 1, 1, 0, 0);
+    tr_listen_options listen = {.address = {.node = 1, .loop = 1}, .epoch = 1};
+    troupe_endpoint *other = NULL;
+    assert_int_equal(a.link->listen(a.link, &listen, &other, NULL), TROUPE_OK);
+    assert_int_equal(a.link->dial(other, a.self), TROUPE_OK);
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    struct side from = {.self = listen.address};
+    struct troupe_msg *msg = side_message(&from, a.self, 0, 10);
+    tr_msg_attach_fd(msg, ends[0]);
+    a.keeps_fd = true;
+    assert_int_equal(a.link->send(other, a.self, msg), TROUPE_OK);
+    side_until(&a, NULL, &a.heard, 1);
+    assert_int_equal(a.fd, ends[0]);
+    close(ends[0]);
+    close(ends[1]);
+    a.link->close(other);
+    side_close(&a);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+        CASE(the_directory_must_be_ours_alone),
+        CASE(a_path_longer_than_an_address_will_do),
+        CASE(loops_of_other_processes_are_not_opened),
+        CASE(what_a_dead_process_left_is_replaced),
+        CASE(an_address_is_taken_once_in_all_processes),
+        CASE(everything_that_had_arrived_is_delivered_before_the_end),
+        CASE(a_send_that_finds_the_end_first_does_not_hide_what_came_before),
+        CASE(nothing_for_one_life_reaches_the_next),
+        CASE(a_younger_life_waits_for_the_older_and_ends_it),
+        CASE(calls_stop_at_the_credit_and_answers_do_not),
+        CASE(credit_that_comes_back_ends_a_wait),
+        CASE(largest_messages_pass_one_after_the_other),
+        CASE(nobody_keeps_the_others_out),
+        CASE(watched_descriptors_call_from_poll),
+        CASE(a_wait_ends_by_deadline_wake_and_message),
+        CASE(descriptors_arrive_or_are_closed),
+        CASE(descriptors_of_the_undelivered_are_closed),
+        CASE(within_a_process_the_number_itself_travels),
+#undef CASE
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
