@@ -11,12 +11,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -214,6 +214,9 @@ look(hunt *h)
         }
         /* One that sleeps in the kernel stops before it does anything else. */
         const bool known = is_caught(h, p);
+        if (!known && kin[i] != KIN_ROOT && p->start_ticks < h->prey->since_ticks) {
+            continue; /* older than what we look for: most of the machine */
+        }
         if (known ? p->state != 'R' && p->state != 'S'
                   : kin[i] != KIN_ROOT && !tr_proc_env_has(p->pid, h->prey->mark)) {
             continue;
@@ -263,6 +266,33 @@ reap(hunt *h)
     }
 }
 
+/* Against many that run, one has no chance as their equal; where we may, we are more. Sessions
+ * share the processor among each other before their threads do (autogroups), so that a nicer value
+ * alone would not help against many of them. */
+typedef struct urgency {
+    int policy;
+    struct sched_param param;
+    bool raised;
+} urgency;
+
+static urgency
+hurry(void)
+{
+    urgency before = {.policy = sched_getscheduler(0)};
+    const struct sched_param least = {.sched_priority = sched_get_priority_min(SCHED_FIFO)};
+    before.raised = before.policy >= 0 && sched_getparam(0, &before.param) == 0 &&
+                    sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &least) == 0;
+    return before;
+}
+
+static void
+calm_down(urgency before)
+{
+    if (before.raised) {
+        (void)sched_setscheduler(0, before.policy, &before.param);
+    }
+}
+
 size_t
 tr_hunt(const tr_prey *prey)
 {
@@ -271,19 +301,11 @@ tr_hunt(const tr_prey *prey)
     }
     hunt h = {.prey = prey};
     const uint64_t deadline_ns = tr_monotonic_ns() + hunt_ns;
-    errno = 0;
-    const int nice_before = getpriority(PRIO_PROCESS, 0);
-    bool hurried = false;
+    const urgency before = hurry();
     /* One that is just executing has no environment for a moment, so a second look confirms. */
     for (int quiet = 0; quiet < 2 && tr_monotonic_ns() < deadline_ns;) {
         const size_t running = look(&h);
-        if (running == 0 && h.count == 0) {
-            return 0;
-        }
-        quiet = running == 0 ? quiet + 1 : 0;
-        if (running > 16 && !hurried) { /* against many one of us has no chance as their equal */
-            hurried = setpriority(PRIO_PROCESS, 0, -20) == 0;
-        }
+        quiet = running > 0 ? 0 : h.count == 0 ? 2 : quiet + 1;
     }
     for (size_t i = 0; i < h.count; i++) {
         if (lives(&h.all[i])) {
@@ -291,9 +313,7 @@ tr_hunt(const tr_prey *prey)
         }
     }
     reap(&h);
-    if (hurried) {
-        (void)setpriority(PRIO_PROCESS, 0, nice_before);
-    }
+    calm_down(before);
     tr_free(h.all);
     return h.count;
 }

@@ -27,6 +27,8 @@ typedef struct tr_prey {
     pid_t root;       /* or descends from this one (0: nobody) or is it; */
     const int *keep;  /* but neither is nor descends from one of these */
     size_t keep_count;
+    uint64_t
+        since_ticks; /* whoever began before it, in ticks as in /proc, is none; 0: look at all */
 } tr_prey;
 
 /* Stops them one after the other until none runs, kills them, and reaps those that are children of

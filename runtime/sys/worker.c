@@ -141,6 +141,10 @@ spawn_worker(tr_worker *worker, const tr_worker_options *options, troupe_error *
     tr_free(envp);
     worker->pid = spawned.pid;
     worker->pidfd = spawned.pidfd;
+    struct tr_proc born;
+    if (stage == TR_SPAWN_STARTED && tr_proc_read(spawned.pid, &born)) {
+        worker->start_ticks = born.start_ticks;
+    }
     for (int i = 0; i < 2; i++) {
         worker->out[i] = pipes[i][0];
         worker->out_ended[i] = pipes[i][0] < 0;
@@ -321,18 +325,23 @@ has_ended(const tr_worker *worker)
            info.si_pid != 0;
 }
 
-/* Everything that is not in a control group is looked for; in one nothing can hide. */
+/* In a control group nothing can hide. Without one the rest is looked for, and as long as the
+ * worker is only stopped it is seen who descends from it. */
 static void
 kill_kin(tr_worker *worker)
 {
-    if (worker->own_group) {
-        (void)kill(-worker->pid, SIGKILL);
-    }
     if (worker->cgroup.dir_fd >= 0) {
         tr_cgroup_kill(&worker->cgroup);
     } else {
-        const tr_prey prey = {.mark = worker->mark, .root = worker->pid};
+        if (worker->own_group) {
+            (void)kill(-worker->pid, SIGSTOP);
+        }
+        const tr_prey prey = {
+            .mark = worker->mark, .root = worker->pid, .since_ticks = worker->start_ticks};
         (void)tr_hunt(&prey);
+    }
+    if (worker->own_group) {
+        (void)kill(-worker->pid, SIGKILL);
     }
 }
 

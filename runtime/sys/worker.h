@@ -21,6 +21,7 @@ struct tr_worker {
     bool out_ended[2];
     struct tr_cgroup cgroup; /* dir_fd -1: none */
     char mark[TR_MARK_MAX];
+    uint64_t start_ticks; /* as /proc has it; 0: not known */
     struct tr_lines lines[2];
     char tail[sizeof((tr_death *)0)->last_lines];
     size_t tail_size;

@@ -141,7 +141,8 @@ TROUPE_MUST_USE troupe_status tr_subreaper(troupe_error *err);
  * every second or so.
  *
  * Where no control group can be made, what has thrown its environment away and left both group and
- * parent is not recognised. */
+ * parent is not recognised; and without the right to raise our priority (CAP_SYS_NICE) hundreds of
+ * processes that fork in sessions of their own may survive a call and need several. */
 size_t tr_sweep_orphans(const int *keep_pids, size_t count);
 
 /* One line about what this machine offers: how workers are killed, what bounds their memory, how
