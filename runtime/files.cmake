@@ -5,7 +5,7 @@ troupe_library(troupe_runtime
     base/buf.c base/text.c base/options.c
     sys/posix.c sys/thread.c sys/wake.c sys/signals.c sys/child.c sys/child_start.c sys/spawn.c sys/lines.c
     sys/procfs.c sys/cgroup.c sys/sweep.c sys/worker.c sys/death.c
-    sys/module.c
+    sys/module.c sys/logfile.c sys/runfolder.c
     mem/budget.c mem/tensor.c
     wire/writer.c wire/reader.c wire/frame.c
     link/local.c link/unix_packet.c link/unix_name.c link/unix_out.c link/unix_in.c link/unix.c
