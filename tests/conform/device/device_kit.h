@@ -28,8 +28,8 @@ enum {
     ARGS_MAX = 12
 };
 
-/* An array of an operation. `data` has what it holds before; NULL: it must be written, and is filled
- * with NaN (and -1) so that it shows when it was not. */
+/* An array of an operation. `data` has what it holds before; NULL: it must be written, and is
+ * filled with NaN (and -1) so that it shows when it was not. */
 struct arg {
     const void *data;
     size_t count;
