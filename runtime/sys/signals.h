@@ -1,4 +1,9 @@
-/* SIGINT and SIGTERM as events, for the one thread of a program that owns them. */
+/* SIGINT and SIGTERM as events, for the one thread of a program that owns them: of the driver and
+ * of the node. Workers need none of it: the SIGINT of a terminal (Ctrl-C) goes to its foreground
+ * process group, which is the driver's, and a worker leads a group of its own
+ * (tr_worker_options.own_group), so it gets none and is asked to end by its node. A node in a group
+ * of its own is told by its driver in the same way. A worker begins with both signals unblocked and
+ * at their defaults, whatever mask the thread had that started it: a SIGTERM by hand ends it. */
 #ifndef TR_SYS_SIGNALS_H
 #define TR_SYS_SIGNALS_H
 

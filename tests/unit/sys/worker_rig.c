@@ -81,13 +81,15 @@ step(tr_worker *worker)
     for (size_t i = 0; i < count; i++) {
         fds[i] = (struct pollfd){.fd = watched[i], .events = POLLIN};
     }
-    (void)poll(fds, count, 20);
+    const int ready = poll(fds, count, 20);
     for (size_t i = 0; i < count; i++) {
         if (fds[i].revents != 0) {
             tr_worker_ready(worker, fds[i].fd);
         }
     }
-    tr_worker_check(worker, now_ns());
+    if (ready <= 0 || tr_worker_fds(worker, watched) == 0) {
+        tr_worker_check(worker, now_ns());
+    }
 }
 
 void

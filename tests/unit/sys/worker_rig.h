@@ -35,7 +35,8 @@ void close_image(void);
 /* Defaults: captured, own group, dies with us; *h hears it. */
 tr_worker_options role_options(heard *h);
 tr_worker *start_role(const tr_worker_options *options, const char *role, const char *argument);
-/* Polls what it says and checks it every 20 ms, until it has exited; fails after 30 s. */
+/* Polls what it says, and checks it when it is silent for 20 ms, until it has exited; fails after
+ * 30 s. */
 void pump(tr_worker *worker);
 /* Until it has said `text`. */
 void pump_until(tr_worker *worker, const heard *h, const char *text);
