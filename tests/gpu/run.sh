@@ -108,8 +108,8 @@ done
 checker=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [ $quick -eq 0 ] && [ -n "$checker" ]; then
     # A request for too much memory is part of the suite, so calls that report an error are no finding.
-    step "memcheck, some shapes of each operation" 300 "$checker" --tool memcheck --report-api-errors no \
-        --error-exitcode 9 "$conform" "$device" small
+    step "memcheck, conformance" 300 "$checker" --tool memcheck --report-api-errors no \
+        --error-exitcode 9 "$conform" "$device"
     step "racecheck, some shapes of each operation" 300 "$checker" --tool racecheck --error-exitcode 9 \
         "$conform" "$device" small
     step "memcheck, model verify llama-tiny" 300 "$checker" --tool memcheck --error-exitcode 9 \
