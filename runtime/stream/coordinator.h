@@ -92,7 +92,8 @@ struct tr_coordinator {
     struct tr_role stages[TROUPE_STREAM_STAGES_MAX];
     uint64_t last_incarnation;
     bool sink_open;
-    troupe_ref sink; /* the incarnation that opened the stream last */
+    bool sink_voided; /* what that incarnation was told of it */
+    troupe_ref sink;  /* the incarnation that opened the stream last */
     struct tr_role sinks;
     char *sink_cause;        /* why a sink went down last; NULL: none has */
     struct tr_mirror mirror; /* of the committed step */

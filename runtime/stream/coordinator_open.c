@@ -221,7 +221,7 @@ tr_sink_open(troupe_ctx *ctx, troupe_call *call)
         return;
     }
     bool other = !c->sink_open || !troupe_ref_equal(caller, c->sink);
-    bool voided = !c->sink_open;
+    bool voided = other ? !c->sink_open : c->sink_voided; /* asked again: the same answer */
     /* A mirror that cannot be read is no reason to give the run up, as long as it is there. */
     refused = refused && !other && c->mirror.object != 0;
     troupe_error err = {0};
@@ -234,6 +234,7 @@ tr_sink_open(troupe_ctx *ctx, troupe_call *call)
         return;
     }
     c->opens += other ? 1 : 0;
+    c->sink_voided = voided;
     c->sink = caller;
     c->sink_open = true;
     if (!tr_coordinator_sync(c)) {

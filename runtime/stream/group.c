@@ -185,10 +185,26 @@ tr_group_end(troupe_stream *s, struct tr_group *g, troupe_record_kind kind, uint
 }
 
 void
+tr_reason_copy(char out[TR_REASON_BYTES], const char *reason)
+{
+    enum {
+        HEAD = 160
+    };
+
+    static const char gap[] = " ... ";
+    size_t size = strlen(reason);
+    if (size < TR_REASON_BYTES) {
+        memcpy(out, reason, size + 1);
+        return;
+    }
+    size_t tail = TR_REASON_BYTES - HEAD - (sizeof gap - 1);
+    memcpy(out, reason, HEAD);
+    memcpy(out + HEAD, gap, sizeof gap - 1);
+    memcpy(out + HEAD + sizeof gap - 1, reason + size + 1 - tail, tail);
+}
+
+void
 tr_group_set_reason(struct tr_group *g, const char *reason)
 {
-    size_t size = strlen(reason);
-    size = TR_MIN(size, sizeof g->reason - 1);
-    memcpy(g->reason, reason, size);
-    g->reason[size] = '\0';
+    tr_reason_copy(g->reason, reason);
 }

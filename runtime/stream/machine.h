@@ -12,7 +12,7 @@
 #include <troupe/ext/stream.h>
 
 enum {
-    TR_REASON_BYTES = 160
+    TR_REASON_BYTES = 512
 };
 
 enum tr_member_state {
@@ -180,6 +180,9 @@ void tr_group_remove(troupe_stream *s, struct tr_group *g);
 void tr_group_cancel(troupe_stream *s, struct tr_group *g);
 uint32_t tr_group_objects(const troupe_stream *s, const struct tr_group *g, uint64_t *objects);
 void tr_group_set_reason(struct tr_group *g, const char *reason);
+/* A copy that fits: of one that is too long the beginning and, mostly, the end, where a program's
+ * last words are. */
+void tr_reason_copy(char out[TR_REASON_BYTES], const char *reason);
 
 /* lease.c */
 void tr_lease_pump(troupe_stream *s);

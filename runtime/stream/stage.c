@@ -136,8 +136,10 @@ call_failed(
         return true;
     }
     char text[TR_REASON_BYTES + 96];
-    (void)snprintf(text, sizeof text, "stage %.64s after %" PRIu32 " tries: %.*s",
-        s->opt.stage_names[stage], call->tries, TR_REASON_BYTES, reason);
+    char why[TR_REASON_BYTES];
+    tr_reason_copy(why, reason);
+    (void)snprintf(text, sizeof text, "stage %.64s after %" PRIu32 " tries: %s",
+        s->opt.stage_names[stage], call->tries, why);
     tr_group_end(s, g, TROUPE_RECORD_FAILED, s->step, text);
     return false;
 }

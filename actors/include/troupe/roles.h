@@ -1,8 +1,8 @@
 /* The stock roles of language-model post-training, ready to be named in a graph. Each reads its
  * configuration as one JSON object; the keys are the options of examples/grpo, plus "stream" (the
  * stream's name, "samples"), "run" (the run directory), "reward-functions" (names of the C
- * functions that the program's own reward class brings) and, for a resumed run, "checkpoint" (the
- * directory to go on from). */
+ * functions that the program's own reward class brings). Where a run goes on, it is the stream that
+ * says so: each incarnation of a role begins alike. */
 #ifndef TROUPE_ROLES_H
 #define TROUPE_ROLES_H
 

@@ -20,7 +20,7 @@ enum {
 struct seen {
     troupe_effect effect;
     troupe_record record;
-    char reason[200];
+    char reason[640];
 };
 
 struct story {

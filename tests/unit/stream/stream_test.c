@@ -210,6 +210,24 @@ test_an_expired_lease_is_cancelled_and_given_again(void **state)
 }
 
 static void
+test_a_long_reason_keeps_its_end(void **state)
+{
+    (void)state;
+    troupe_stream_options opt = usual();
+    opt.lease_attempts = 1;
+    begin(&opt);
+    char reason[2000];
+    memset(reason, 'x', sizeof reason);
+    memcpy(reason, "program \"judge\" died", 20);
+    memcpy(reason + sizeof reason - 12, "last words!", 12);
+    assert_int_equal(troupe_stream_member_failed(story.s, 0, 0, 1, 0, 0, reason), TROUPE_OK);
+    const char *told = nth_record(&story, TROUPE_RECORD_FAILED, 0)->reason;
+    assert_non_null(strstr(told, "after 1 leases: program \"judge\" died"));
+    assert_non_null(strstr(told, "xx ... xx"));
+    assert_string_equal(told + strlen(told) - 11, "last words!");
+}
+
+static void
 test_a_group_out_of_leases_fails_with_the_last_reason(void **state)
 {
     (void)state;
@@ -387,6 +405,7 @@ main(void)
         STORY(test_a_group_ended_at_its_commit_makes_no_room_beyond_the_backlog),
         STORY(test_a_dead_source_loses_only_its_unsealed_members),
         STORY(test_an_expired_lease_is_cancelled_and_given_again),
+        STORY(test_a_long_reason_keeps_its_end),
         STORY(test_a_group_out_of_leases_fails_with_the_last_reason),
         STORY(test_impossible_versions_are_refused),
         STORY(test_a_stage_error_is_retried_elsewhere_then_fails_the_group),
