@@ -453,7 +453,9 @@ sim_shadow_record(struct sim_shadow *s, const troupe_record *r)
     case TROUPE_RECORD_DURABLE:
     case TROUPE_RECORD_RELEASED:
     case TROUPE_RECORD_ENDED:
+        break;
     case TROUPE_RECORD_REOPENED:
+        s->reopened++;
         break;
     }
 }

@@ -77,9 +77,10 @@ struct sim_shadow {
     uint64_t state; /* of the policy after it, and after each step before */
     uint64_t *states;
     size_t state_capacity;
-    uint64_t mirrored_step;  /* of this epoch; UINT64_MAX: none */
-    uint64_t published_step; /* of this epoch; UINT64_MAX: none */
-    uint64_t taken_step;     /* whose batch is out; 0: none */
+    uint64_t mirrored_step;           /* of this epoch; UINT64_MAX: none */
+    uint64_t published_step;          /* of this epoch; UINT64_MAX: none */
+    uint64_t reopened, reopened_told; /* records, and those that a sink has been told of */
+    uint64_t taken_step;              /* whose batch is out; 0: none */
     uint64_t rolled_ns;
     /* Versions count steps from here; what each source has applied, if it is of this epoch. */
     uint64_t base_version;

@@ -202,6 +202,11 @@ sim_shadow_opened(struct sim_shadow *s, const struct sim_opened *what)
             what->mirrored ? ", mirrored" : "", s->epoch, s->step, published ? ", published" : "",
             mirrored ? ", mirrored" : "");
     }
+    if (!what->voided && s->reopened == s->reopened_told) {
+        sim_violation(s->sim, "reopened-unrecorded",
+            "a new policy goes on from step %" PRIu64 ", which is not on record", what->step);
+    }
+    s->reopened_told = s->reopened;
     if (mirrored) { /* else it may be the beginning of an epoch, in which nothing was committed */
         compare_counters(s, "the answer to a new policy", &what->counters, &s->commit_counters);
     }
