@@ -145,11 +145,12 @@ read_frames(struct tr_packet_reader *reader, const uint8_t *bytes, size_t size, 
         if (status != TROUPE_OK) {
             return status;
         }
-        append(reader, msg);
         status = pay(reader, &msg->frame, err);
         if (status != TROUPE_OK) {
+            tr_msg_free(msg);
             return status;
         }
+        append(reader, msg);
         bytes += whole;
         size -= whole;
     } while (size > 0);
