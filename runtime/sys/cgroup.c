@@ -1,6 +1,8 @@
 /* Everything here is optional: each failure means "no group", and the caller does without.
  * A group is called troupe-PID-START-SERIAL after the process that made it and the moment when that
- * began (PIDs are used again), so that another one can tell when nobody needs it any more. */
+ * began (PIDs are used again), so that another one can tell when nobody needs it any more. What may
+ * outlive its maker (a node that goes on without its driver) is in one called troupe-on-PID-...,
+ * which is never killed by others, only removed when it is empty. */
 #include "cgroup.h"
 
 #include "procfs.h"
@@ -18,6 +20,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum {
+    DEPTH_MAX = 16
+};
 
 /* --- where ------------------------------------------------------------------------------------ */
 
@@ -94,36 +100,70 @@ write_at(int dir_fd, const char *name, const char *text)
 }
 
 static bool
+is_lasting(const char *name)
+{
+    return strncmp(name, "troupe-on-", 10) == 0;
+}
+
+static bool
 maker_is_dead(const char *name)
 {
     int pid = 0;
     uint64_t start = 0;
     struct tr_proc maker;
-    return sscanf(name, "troupe-%d-%" SCNu64 "-", &pid, &start) == 2 &&
+    return sscanf(name + (is_lasting(name) ? 10 : 7), "%d-%" SCNu64 "-", &pid, &start) == 2 &&
            (!tr_proc_read(pid, &maker) || maker.start_ticks != start);
 }
 
+/* Calls visit() with each group of ours in the directory `fd`, which stays open. */
 static void
-remove_leftovers(const char *own)
+each_group(int fd, int depth, void (*visit)(int dir_fd, const char *name, int depth))
 {
-    DIR *dir = opendir(own);
+    const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = copy >= 0 ? fdopendir(copy) : NULL;
     if (dir == NULL) {
         return;
     }
     for (const struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        if (strncmp(entry->d_name, "troupe-", 7) != 0 || !maker_is_dead(entry->d_name)) {
-            continue;
+        if (strncmp(entry->d_name, "troupe-", 7) == 0 && depth < DEPTH_MAX) {
+            visit(fd, entry->d_name, depth + 1);
         }
-        int fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) {
-            const struct tr_cgroup cgroup = {.dir_fd = fd};
-            tr_cgroup_kill(&cgroup);
-            tr_fd_close(&fd);
-        }
-        (void)unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR); /* the next one tries again */
     }
     (void)closedir(dir);
 }
+
+/* A worker that starts workers has their groups within its own: those go first. */
+static void
+remove_group(int dir_fd, const char *name, int depth)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        each_group(fd, depth, remove_group);
+        tr_fd_close(&fd);
+    }
+    (void)unlinkat(dir_fd, name, AT_REMOVEDIR);
+}
+
+static void
+remove_if_left(int dir_fd, const char *name, int depth)
+{
+    if (!maker_is_dead(name)) {
+        return;
+    }
+    struct tr_cgroup cgroup = {.dir_fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (is_lasting(name)) {
+        each_group(cgroup.dir_fd, depth, remove_if_left);
+        tr_fd_close(&cgroup.dir_fd);
+        (void)unlinkat(dir_fd, name, AT_REMOVEDIR);
+        return;
+    }
+    tr_cgroup_kill(&cgroup);
+    tr_fd_close(&cgroup.dir_fd);
+    remove_group(
+        dir_fd, name, depth); /* while somebody still dies in it the next one tries again */
+}
+
+static void kill_within(int dir_fd, const char *name, int depth);
 
 /* --- one group -------------------------------------------------------------------------------- */
 
@@ -141,7 +181,7 @@ limit_memory(struct tr_cgroup *cgroup, const char *own, uint64_t bytes_max)
 }
 
 bool
-tr_cgroup_make(struct tr_cgroup *cgroup, uint64_t bytes_max)
+tr_cgroup_make(struct tr_cgroup *cgroup, uint64_t bytes_max, bool lasting)
 {
     *cgroup = (struct tr_cgroup){.dir_fd = -1, .procs_fd = -1};
     char own[TR_CGROUP_PATH_MAX];
@@ -150,9 +190,14 @@ tr_cgroup_make(struct tr_cgroup *cgroup, uint64_t bytes_max)
         !tr_proc_read(getpid(), &self)) {
         return false;
     }
-    remove_leftovers(own);
-    if ((size_t)snprintf(cgroup->path, sizeof cgroup->path, "%s/troupe-%d-%" PRIu64 "-%" PRIu64,
-            own, (int)self.pid, self.start_ticks, tr_monotonic_ns()) >= sizeof cgroup->path ||
+    int own_fd = open(own, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (own_fd >= 0) {
+        each_group(own_fd, 0, remove_if_left);
+        tr_fd_close(&own_fd);
+    }
+    if ((size_t)snprintf(cgroup->path, sizeof cgroup->path, "%s/troupe-%s%d-%" PRIu64 "-%" PRIu64,
+            own, lasting ? "on-" : "", (int)self.pid, self.start_ticks,
+            tr_monotonic_ns()) >= sizeof cgroup->path ||
         mkdir(cgroup->path, 0755) != 0) {
         return false;
     }
@@ -169,11 +214,9 @@ tr_cgroup_make(struct tr_cgroup *cgroup, uint64_t bytes_max)
     return true;
 }
 
-/* Frozen processes cannot fork, and die of SIGKILL all the same. */
 static void
-kill_each(int dir_fd)
+kill_members(int dir_fd, int depth)
 {
-    (void)write_at(dir_fd, "cgroup.freeze", "1");
     int fd = openat(dir_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (file != NULL) {
@@ -187,14 +230,33 @@ kill_each(int dir_fd)
     } else {
         tr_fd_close(&fd);
     }
-    (void)write_at(dir_fd, "cgroup.freeze", "0");
+    each_group(dir_fd, depth, kill_within);
+}
+
+static void
+kill_within(int dir_fd, const char *name, int depth)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        kill_members(fd, depth);
+        tr_fd_close(&fd);
+    }
+}
+
+/* What is frozen, groups within too, cannot fork, and dies of SIGKILL all the same. */
+void
+tr_cgroup_kill_each(const struct tr_cgroup *cgroup)
+{
+    (void)write_at(cgroup->dir_fd, "cgroup.freeze", "1");
+    kill_members(cgroup->dir_fd, 0);
+    (void)write_at(cgroup->dir_fd, "cgroup.freeze", "0");
 }
 
 void
 tr_cgroup_kill(const struct tr_cgroup *cgroup)
 {
     if (cgroup->dir_fd >= 0 && !write_at(cgroup->dir_fd, "cgroup.kill", "1")) {
-        kill_each(cgroup->dir_fd);
+        tr_cgroup_kill_each(cgroup);
     }
 }
 
@@ -217,10 +279,12 @@ tr_cgroup_remove(struct tr_cgroup *cgroup)
     if (cgroup->dir_fd < 0) {
         return;
     }
-    tr_fd_close(&cgroup->dir_fd);
-    tr_fd_close(&cgroup->procs_fd);
     const uint64_t deadline_ns = tr_monotonic_ns() + 100000000;
+    each_group(cgroup->dir_fd, 0, remove_group);
     while (rmdir(cgroup->path) != 0 && errno == EBUSY && tr_monotonic_ns() < deadline_ns) {
         troupe_sleep_ns(500000);
+        each_group(cgroup->dir_fd, 0, remove_group);
     }
+    tr_fd_close(&cgroup->dir_fd);
+    tr_fd_close(&cgroup->procs_fd);
 }

@@ -19,11 +19,13 @@ struct tr_cgroup {
 /* The directory of the v2 group that we are in; false when there is none. */
 bool tr_cgroup_own(char *path, size_t size);
 
-/* Makes one; bytes_max 0: no limit of its own. False, with dir_fd -1, where it cannot be made.
- * Groups that a spawner left behind, which is dead now, are killed and removed on the way. */
-bool tr_cgroup_make(struct tr_cgroup *cgroup, uint64_t bytes_max);
-/* Kills all in it, also where there is no cgroup.kill (before Linux 5.14). */
+/* Makes one; bytes_max 0: no limit of its own; `lasting`: who is in it may outlive us. False, with
+ * dir_fd -1, where it cannot be made. Groups beside it whose maker is dead are killed and removed
+ * on the way, lasting ones only when they are empty. */
+bool tr_cgroup_make(struct tr_cgroup *cgroup, uint64_t bytes_max, bool lasting);
+/* Kills all in it; where there is no cgroup.kill (before Linux 5.14) one after the other. */
 void tr_cgroup_kill(const struct tr_cgroup *cgroup);
+void tr_cgroup_kill_each(const struct tr_cgroup *cgroup);
 /* Processes that the kernel killed in it for want of memory. */
 uint64_t tr_cgroup_oom_kills(const struct tr_cgroup *cgroup);
 /* Removes it, once it is empty; waits at most 100 ms for that. dir_fd -1 is allowed. */

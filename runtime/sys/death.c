@@ -215,7 +215,7 @@ void
 tr_worker_limits_text(char *out, size_t size)
 {
     struct tr_cgroup cgroup;
-    const bool made = tr_cgroup_make(&cgroup, 1ULL << 40);
+    const bool made = tr_cgroup_make(&cgroup, 1ULL << 40, false);
     int pidfd = tr_pidfd_open(getpid());
     (void)snprintf(out, size,
         "workers: killed %s; memory: anonymous resident memory sampled%s; end: noticed by %s",

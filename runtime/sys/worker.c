@@ -67,7 +67,7 @@ tr_worker_start(const tr_worker_options *options, tr_worker **out, troupe_error 
     tr_mark_new(worker->mark);
     worker->cgroup.dir_fd = worker->cgroup.procs_fd = -1;
     if (!options->no_cgroup) {
-        (void)tr_cgroup_make(&worker->cgroup, options->group_bytes_max);
+        (void)tr_cgroup_make(&worker->cgroup, options->group_bytes_max, !options->dies_with_parent);
     }
     const troupe_status status = spawn_worker(worker, options, err);
     if (status != TROUPE_OK) {

@@ -212,11 +212,15 @@ bomb(const char *argument)
     }
 }
 
-/* Starts workers that hold the leash, one after the other, up to so many. */
+/* Starts workers that hold the leash, one after the other, up to so many: ones that die with it,
+ * that do not ('d', as a driver), that have a control group ('c'), or both ('l'). */
 static void
 spawner(const char *argument)
 {
     const int leash_fd = 3;
+    const bool lasting = argument[0] == 'd' || argument[0] == 'l';
+    const bool grouped = argument[0] == 'c' || argument[0] == 'l';
+    const int count = atoi(argument + (lasting || grouped ? 1 : 0));
     int image_fd = -1;
     troupe_error err;
     const char *const argv[] = {"troupe: test grandchild", "--role", "mute", NULL};
@@ -227,11 +231,11 @@ spawner(const char *argument)
         .argv = argv,
         .fds = &leash_fd,
         .fd_count = 1,
-        .dies_with_parent = true,
+        .dies_with_parent = !lasting,
         .own_group = true,
-        .no_cgroup = true};
+        .no_cgroup = !grouped};
     say("begin\n");
-    for (int i = 0; i < atoi(argument); i++) {
+    for (int i = 0; i < count; i++) {
         tr_worker *worker = NULL;
         if (tr_worker_start(&options, &worker, &err) != TROUPE_OK) {
             say(err.text);

@@ -461,6 +461,30 @@ shared_memory_does_not_count(void **state)
     heard_fini(&h);
 }
 
+/* The kernel counts the parent's memory as the worker's, from the time before exec. */
+static void
+a_large_parent_is_not_the_worker_s_peak(void **state)
+{
+    (void)state;
+    const size_t size = 200 << 20;
+    char *large = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
+    assert_true(large != MAP_FAILED);
+    memset(large, 1, size);
+    heard h = {0};
+    tr_worker_options o = role_options(&h);
+    tr_worker *worker = start_role(&o, "sleep", NULL);
+    pump_until(worker, &h, "ready");
+    tr_worker_check(worker, now_ns());
+    tr_worker_signal(worker, SIGTERM);
+    pump(worker);
+    tr_death death;
+    tr_worker_death(worker, &death);
+    assert_true(death.rss_peak_bytes > 0 && death.rss_peak_bytes < 100 << 20);
+    tr_worker_free(worker);
+    heard_fini(&h);
+    assert_int_equal(munmap(large, size), 0);
+}
+
 static void
 a_stopped_worker_is_seen(void **state)
 {
@@ -574,6 +598,7 @@ main(int argc, char **argv)
         TEST(what_died_by_itself_is_not_claimed),
         TEST(the_memory_ceiling_kills_and_is_named),
         TEST(shared_memory_does_not_count),
+        TEST(a_large_parent_is_not_the_worker_s_peak),
         TEST(a_stopped_worker_is_seen),
         TEST(without_pidfd_the_tick_notices),
         TEST(a_status_that_others_took_is_not_invented),
