@@ -46,7 +46,7 @@ def check_commands(program, text):
     said = subprocess.run([program, "help"], capture_output=True, text=True, timeout=20).stdout
     for command in sorted(set(re.findall(r"^  troupe (\w+)", said, flags=re.M))):
         if not re.search(rf"^\.It Cm {command}\b", text, flags=re.M):
-            yield f"troupe.1 does not list the command {command}"
+            yield f"docs/man/troupe.1 does not list the command {command}; add it there, and a page troupe-{command}.1"
 
 
 def check_references(pages):

@@ -119,6 +119,9 @@ def check_shared(shared):
             yield f"{shared}: needs {name}, which is not in docs/LICENCES.md"
     if re.search(r"NEEDED.*jemalloc", dynamic):
         yield f"{shared}: needs jemalloc, which belongs to programs only"
+    constructors = re.search(r"INIT_ARRAYSZ\)\s+(\d+)", dynamic)
+    if constructors and int(constructors.group(1)) > 8:  # one is the compiler's own
+        yield f"{shared}: runs code of its own when it is loaded"
     if re.search(r"^\s+TLS\s", dynamic, flags=re.M):
         yield f"{shared}: has thread-local storage, which makes dlclose a risk"
 
