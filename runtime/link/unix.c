@@ -72,7 +72,7 @@ free_end(struct tr_unix_end *end)
         (void)close(end->epoll);
     }
     end->hub->local->close(end->local);
-    tr_free(end->buffer);
+    tr_msg_free(end->spare);
     tr_free(end);
 }
 
@@ -123,7 +123,6 @@ unix_listen(
         .wake = TR_UNIX_WAKE,
         .listener = TR_UNIX_LISTENER,
         .listener_fd = -1};
-    end->buffer = tr_alloc(TR_PACKET_PAYLOAD_MAX);
     status = open_epoll(end, err);
     if (status != TROUPE_OK) {
         free_end(end);

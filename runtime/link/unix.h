@@ -138,7 +138,7 @@ struct tr_unix_end {
     bool fresh;                   /* wait has just collected the events */
     bool socket_turn;             /* who comes first in the next poll */
     const tr_link_events *events; /* while polling */
-    uint8_t *buffer;              /* of one packet's payload */
+    struct troupe_msg *spare;     /* what packets are read into, see tr_packet_room */
 };
 
 /* `troupe_endpoint` stays incomplete in these files: the in-process link has its own. */

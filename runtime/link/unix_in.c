@@ -436,7 +436,7 @@ take_descriptor(struct msghdr *header)
 }
 
 static troupe_status
-take_packet(struct tr_unix_in *in, const struct tr_packet *packet, const void *payload,
+take_packet(struct tr_unix_end *end, struct tr_unix_in *in, const struct tr_packet *packet,
     struct msghdr *header, size_t got, troupe_error *err)
 {
     int descriptor = take_descriptor(header);
@@ -451,7 +451,8 @@ take_packet(struct tr_unix_in *in, const struct tr_packet *packet, const void *p
                 ? ", with descriptors that cannot be taken (ulimit -n?)"
                 : "");
     }
-    return tr_packet_read(&in->reader, packet, payload, got - sizeof *packet, descriptor, err);
+    return tr_packet_read(&in->reader, packet, header->msg_iov[1].iov_base, got - sizeof *packet,
+        descriptor, &end->spare, err);
 }
 
 /* Reads one packet. 1: done; 0: nothing there; -1: the connection is closed by now. */
@@ -459,9 +460,9 @@ static int
 read_packet(struct tr_unix_end *end, struct tr_unix_in *in)
 {
     struct tr_packet packet;
-    size_t size = TR_PACKET_PAYLOAD_MAX;
-    void *room = tr_packet_room(&in->reader, &size);
-    struct iovec parts[] = {{&packet, sizeof packet}, {room == NULL ? end->buffer : room, size}};
+    size_t size = 0;
+    void *room = tr_packet_room(&in->reader, &end->spare, &size);
+    struct iovec parts[] = {{&packet, sizeof packet}, {room, size}};
     union descriptor_space space;
     struct msghdr header = {.msg_iov = parts,
         .msg_iovlen = TR_COUNT(parts),
@@ -479,7 +480,7 @@ read_packet(struct tr_unix_end *end, struct tr_unix_in *in)
         return -1;
     }
     troupe_error err;
-    if (take_packet(in, &packet, parts[1].iov_base, &header, (size_t)got, &err) != TROUPE_OK) {
+    if (take_packet(end, in, &packet, &header, (size_t)got, &err) != TROUPE_OK) {
         cut(end, in, err.text);
         return -1;
     }

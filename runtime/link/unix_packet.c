@@ -86,13 +86,17 @@ tr_packet_next(struct tr_packet_reader *reader)
 }
 
 void *
-tr_packet_room(struct tr_packet_reader *reader, size_t *size)
+tr_packet_room(struct tr_packet_reader *reader, struct troupe_msg **spare, size_t *size)
 {
-    if (reader->partial == NULL) {
-        return NULL;
+    if (reader->partial != NULL) {
+        *size = reader->total - reader->have;
+        return (uint8_t *)&reader->partial->frame + reader->have;
     }
-    *size = reader->total - reader->have;
-    return (uint8_t *)&reader->partial->frame + reader->have;
+    if (*spare == NULL) {
+        *spare = tr_msg_new(TR_PACKET_PAYLOAD_MAX - sizeof(tr_frame));
+    }
+    *size = TR_PACKET_PAYLOAD_MAX;
+    return &(*spare)->frame;
 }
 
 /* Calls beyond the credit are refused before memory is taken for them. */
@@ -125,6 +129,22 @@ append(struct tr_packet_reader *reader, struct troupe_msg *msg)
         reader->last->next = msg;
     }
     reader->last = msg;
+}
+
+static troupe_status
+read_one_large(
+    struct tr_packet_reader *reader, struct troupe_msg **spare, size_t size, troupe_error *err)
+{
+    struct troupe_msg *msg = *spare;
+    troupe_status status = tr_frame_check(&msg->frame, size, err);
+    if (status == TROUPE_OK) {
+        status = pay(reader, &msg->frame, err);
+    }
+    if (status == TROUPE_OK) {
+        *spare = NULL;
+        append(reader, msg);
+    }
+    return status;
 }
 
 static troupe_status
@@ -217,7 +237,7 @@ read_piece(struct tr_packet_reader *reader, const struct tr_packet *packet, cons
 
 troupe_status
 tr_packet_read(struct tr_packet_reader *reader, const struct tr_packet *packet, const void *payload,
-    size_t size, int descriptor, troupe_error *err)
+    size_t size, int descriptor, struct troupe_msg **spare, troupe_error *err)
 {
     TR_ASSERT(reader->descriptor == 0 || descriptor < 0 || reader->partial != NULL);
     int before = reader->descriptor;
@@ -243,6 +263,10 @@ tr_packet_read(struct tr_packet_reader *reader, const struct tr_packet *packet, 
     if (packet->kind != TR_PACKET_FRAMES || reader->partial != NULL) {
         return troupe_fail(err, TROUPE_CORRUPT, "packet: kind %u %s", packet->kind,
             reader->partial != NULL ? "within a message in pieces" : "is not for this side");
+    }
+    if (size >= TR_PACKET_LARGE && *spare != NULL && payload == &(*spare)->frame &&
+        (*spare)->frame.length == size - sizeof(tr_frame)) {
+        return read_one_large(reader, spare, size, err);
     }
     return read_frames(reader, payload, size, err);
 }

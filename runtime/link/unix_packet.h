@@ -12,6 +12,7 @@ enum {
     TR_PACKET_MAGIC = 0x7075, /* "up" */
     TR_PACKET_VERSION = 1,
     TR_PACKET_PAYLOAD_MAX = 128 << 10,
+    TR_PACKET_LARGE = 32 << 10, /* a frame of this size keeps the memory that it was read into */
     TR_REFUSAL_MAX = 400
 };
 
@@ -76,13 +77,15 @@ struct tr_packet_reader {
 };
 
 void tr_packet_reader_fini(struct tr_packet_reader *reader);
-/* Where the payload of the next packet belongs, so that a large message is not copied twice;
- * NULL: anywhere. */
-void *tr_packet_room(struct tr_packet_reader *reader, size_t *size);
-/* Takes one packet; the frames that are whole are appended. `descriptor` (-1: none) came with it
- * and is taken. CORRUPT: the peer is broken, or no peer of ours; nothing more may be read. */
+/* Where the payload of the next packet is best put: into the message that is in pieces, else into
+ * *spare, which is made when it is NULL, so that a large message is not copied. */
+void *tr_packet_room(struct tr_packet_reader *reader, struct troupe_msg **spare, size_t *size);
+/* Takes one packet; the frames that are whole are appended. The payload may lie anywhere; when it
+ * lies in *spare and is one large frame, that message is taken and *spare is NULL. `descriptor` (-1:
+ * none) came with the packet and is taken. CORRUPT: the peer is broken, or no peer of ours; nothing
+ * more may be read. */
 troupe_status tr_packet_read(struct tr_packet_reader *reader, const struct tr_packet *packet,
-    const void *payload, size_t size, int descriptor, troupe_error *err);
+    const void *payload, size_t size, int descriptor, struct troupe_msg **spare, troupe_error *err);
 /* The oldest whole message, or NULL. */
 struct troupe_msg *tr_packet_next(struct tr_packet_reader *reader);
 

@@ -1,7 +1,8 @@
 /* One connection of the Unix link, packet after packet, as an acceptor reads it. The input is a row
  * of records: a byte of modes, a size of two bytes, and the packet. So that the fuzzer gets past
  * numbers and checksums, modes put them right: 1 magic and sequence, 2 the prefix's sizes, 4 the
- * checksums of the frame that begins here, 8 its target. */
+ * checksums of the frame that begins here, 8 its target; 16 puts it where the
+ * reader does not want it. */
 #include "link/unix_packet.h"
 
 #include <string.h>
@@ -11,6 +12,7 @@ enum {
     FIX_SIZES = 2,
     FIX_SUMS = 4,
     FIX_TARGET = 8,
+    ELSEWHERE = 16,
     GRANTED = 100000
 };
 
@@ -36,7 +38,8 @@ mend(uint8_t *payload, size_t size, int modes)
 }
 
 static troupe_status
-read_one(struct tr_packet_reader *reader, const uint8_t *bytes, size_t size, int modes)
+read_one(struct tr_packet_reader *reader, struct troupe_msg **spare, const uint8_t *bytes,
+    size_t size, int modes)
 {
     struct tr_packet packet;
     memcpy(&packet, bytes, sizeof packet);
@@ -53,16 +56,17 @@ read_one(struct tr_packet_reader *reader, const uint8_t *bytes, size_t size, int
                        : packet.kind == TR_PACKET_PIECE                          ? packet.total
                                                                                  : (uint32_t)size;
     }
-    /* Exact-size memory, so that the address sanitizer sees a read past the end. */
+    /* Elsewhere in exact-size memory, so that the address sanitizer sees a read past the end. */
     size_t room_size = 0;
-    void *room = tr_packet_room(reader, &room_size);
-    uint8_t *payload = room != NULL && size <= room_size ? room : tr_alloc(size);
+    void *room = tr_packet_room(reader, spare, &room_size);
+    bool there = (modes & ELSEWHERE) == 0 && size <= room_size;
+    uint8_t *payload = there ? room : tr_alloc(size);
     memcpy(payload, bytes, size);
     mend(payload, size, modes);
     troupe_error err;
-    troupe_status status = tr_packet_read(reader, &packet, payload, size, -1, &err);
+    troupe_status status = tr_packet_read(reader, &packet, payload, size, -1, spare, &err);
     TR_ASSERT(status == TROUPE_OK || (status == TROUPE_CORRUPT && err.text[0] != '\0'));
-    if (payload != room) {
+    if (!there) {
         tr_free(payload);
     }
     return status;
@@ -76,6 +80,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct tr_hello hello;
     (void)tr_hello_read(data, size, &hello, NULL);
     struct tr_packet_reader reader = {.here = {.node = 1, .loop = 2}, .granted = GRANTED};
+    struct troupe_msg *spare = NULL;
     troupe_status status = TROUPE_OK;
     uint64_t calls = 0;
     while (size >= 3 && status == TROUPE_OK) {
@@ -87,7 +92,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (length < sizeof(struct tr_packet)) {
             break;
         }
-        status = read_one(&reader, data, length, modes);
+        status = read_one(&reader, &spare, data, length, modes);
         data += length;
         size -= length;
         struct troupe_msg *msg = NULL;
@@ -103,5 +108,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         TR_ASSERT(reader.partial == NULL || reader.have <= reader.total);
     }
     tr_packet_reader_fini(&reader);
+    tr_msg_free(spare);
     return 0;
 }
