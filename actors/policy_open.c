@@ -10,6 +10,12 @@
 #include <math.h>
 #include <string.h>
 
+enum {
+    PAUSE_NS = 50 * 1000 * 1000
+};
+
+#define KNOWN_NS UINT64_C(60000000000) /* the stream must have heard of this incarnation by then */
+
 typedef struct opening {
     int64_t step;
     const char *origin, *why, *ledger;
@@ -36,6 +42,9 @@ count_kept(void *self, const tr_kept_sample *sample)
 {
     tr_policy *p = self;
     tr_policy_count(p, sample->units, sample->reward, false);
+    if (sample->first) {
+        tr_policy_count_end(&p->counts, sample->status, sample->reason);
+    }
     if (sample->step < p->step) {
         p->counts_at_commit = p->counts; /* before the commit: its ledger knows of it */
     }
@@ -162,14 +171,28 @@ count_restarts(tr_policy *p, const opening *o, uint64_t restarts)
 }
 
 static void
+open_again(troupe_ctx *ctx, void *user)
+{
+    tr_policy *p = user;
+    if (p->phase == TR_POLICY_OPENING) {
+        tr_policy_open(ctx, p);
+    }
+}
+
+static void
 opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
     tr_policy *p = user;
     if (p->phase != TR_POLICY_OPENING) {
         return; /* the run is being finished */
     }
-    if (troupe_answer_status(answer) != TROUPE_OK) {
-        tr_policy_fail(ctx, p, troupe_answer_status(answer), "open", troupe_answer_text(answer));
+    troupe_status answered = troupe_answer_status(answer);
+    if (answered == TROUPE_NOT_FOUND && tr_now_ns() - p->begun_ns < KNOWN_NS &&
+        troupe_timer_start(ctx, PAUSE_NS, open_again, p, NULL) == TROUPE_OK) {
+        return; /* the news that this incarnation is up travels by another way */
+    }
+    if (answered != TROUPE_OK) {
+        tr_policy_fail(ctx, p, answered, "open", troupe_answer_text(answer));
         return;
     }
     p->epoch = troupe_arg_u64(answer, 0);

@@ -49,6 +49,8 @@ typedef struct tr_kept_sample {
     int64_t step;
     uint64_t units;
     double reward; /* NaN: none */
+    bool first;    /* of its group */
+    const char *status, *reason;
 } tr_kept_sample;
 
 /* A policy that goes on in the same epoch, from the state of `step`. */

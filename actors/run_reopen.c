@@ -74,9 +74,11 @@ read_tail(tail *t, int fd, int64_t offset)
 /* --- samples ---------------------------------------------------------------------------------- */
 
 static bool
-is_new(tail *t, uint64_t group, uint64_t member)
+is_new(tail *t, uint64_t group, uint64_t member, bool *first)
 {
+    *first = true;
     for (size_t i = 0; i < t->seen_count; i++) {
+        *first = *first && t->seen[2 * i] != group;
         if (t->seen[2 * i] == group && t->seen[2 * i + 1] == member) {
             return false;
         }
@@ -98,15 +100,19 @@ sample_stands(tail *t, const json_t *line)
         return true;
     }
     const json_t *reward = json_object_get(line, "reward");
+    const char *status = json_string_value(json_object_get(line, "status"));
+    const char *reason = json_string_value(json_object_get(line, "reason"));
     tr_kept_sample sample = {
         .step = json_integer_value(json_object_get(line, "step")),
         .units = json_array_size(json_object_get(line, "ids")),
         .reward = json_is_number(reward) ? json_number_value(reward) : (double)NAN,
+        .status = status != NULL ? status : "",
+        .reason = reason != NULL ? reason : "",
     };
     if (!json_is_integer(json_object_get(line, "step")) || sample.step > r->step ||
         (uint64_t)json_integer_value(json_object_get(line, "epoch")) != r->epoch ||
         !is_new(t, (uint64_t)json_integer_value(json_object_get(line, "group")),
-            (uint64_t)json_integer_value(json_object_get(line, "member")))) {
+            (uint64_t)json_integer_value(json_object_get(line, "member")), &sample.first)) {
         return false;
     }
     if (sample.step == r->step && !t->later) {

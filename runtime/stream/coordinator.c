@@ -204,8 +204,6 @@ weights_effect(void *self, const troupe_weights_effect *e)
         note->weights = *e;
         send_note(c, note);
         break;
-    case TROUPE_WEIGHTS_APPLIED:
-        break; /* whoever told the machine tells the stream next */
     case TROUPE_WEIGHTS_RETIRE:
         tr_coordinator_release(c, e->object);
         break;

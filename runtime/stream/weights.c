@@ -360,10 +360,6 @@ troupe_weights_ack(
         emit(w, &(troupe_weights_effect){.kind = TROUPE_WEIGHTS_RECORD,
                     .record = &(troupe_record){
                         .kind = TROUPE_RECORD_APPLIED, .source = receiver, .version = version}});
-        emit(w, &(troupe_weights_effect){.kind = TROUPE_WEIGHTS_APPLIED,
-                    .receiver = receiver,
-                    .incarnation = incarnation,
-                    .version = version});
     }
     check_complete(w);
     retire_unused(w);

@@ -54,6 +54,7 @@ on_effect(void *self, const troupe_weights_effect *e)
     switch (e->kind) {
     case TROUPE_WEIGHTS_RECORD:
         a->records++;
+        a->applied += e->record->kind == TROUPE_RECORD_APPLIED;
         break;
     case TROUPE_WEIGHTS_SEND:
         assert_true(a->up[e->receiver] && e->incarnation == a->incarnation[e->receiver]);
@@ -65,10 +66,6 @@ on_effect(void *self, const troupe_weights_effect *e)
         assert_true(a->send_count < SENDS);
         a->sends[a->send_count++] =
             (struct send){e->receiver, e->incarnation, e->version, e->object};
-        break;
-    case TROUPE_WEIGHTS_APPLIED:
-        assert_true(a->up[e->receiver] && e->incarnation == a->incarnation[e->receiver]);
-        a->applied++;
         break;
     case TROUPE_WEIGHTS_RETIRE:
         assert_true(a->published[e->version] && !a->retired[e->version]);

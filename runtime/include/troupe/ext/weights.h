@@ -19,7 +19,6 @@ extern "C" {
 typedef enum troupe_weights_effect_kind {
     TROUPE_WEIGHTS_RECORD,   /* append `record` to the journal before any later effect */
     TROUPE_WEIGHTS_SEND,     /* tell `receiver` to apply `version` from `object` */
-    TROUPE_WEIGHTS_APPLIED,  /* `receiver` samples with `version` now (for the stream) */
     TROUPE_WEIGHTS_RETIRE,   /* no receiver needs `object` of `version` any more */
     TROUPE_WEIGHTS_COMPLETE, /* every live receiver has applied `version`, `elapsed_ns` after its
                                 publish */
