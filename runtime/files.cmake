@@ -6,7 +6,7 @@ troupe_library(troupe_runtime
     sys/posix.c sys/thread.c sys/wake.c sys/signals.c sys/child.c sys/child_start.c sys/spawn.c sys/lines.c
     sys/procfs.c sys/cgroup.c sys/sweep.c sys/worker.c sys/death.c
     sys/module.c sys/logfile.c sys/runfolder.c
-    mem/budget.c mem/tensor.c
+    mem/segment.c mem/tensor.c
     wire/writer.c wire/reader.c wire/frame.c
     link/local.c link/unix_packet.c link/unix_name.c link/unix_out.c link/unix_in.c link/unix.c
     loop/timers.c loop/mailbox.c loop/loop.c
@@ -14,7 +14,9 @@ troupe_library(troupe_runtime
     actor/call.c actor/chain.c actor/cancel.c actor/stream_in.c actor/stream_out.c
     actor/arrive.c actor/answer.c actor/actor.c actor/self.c actor/names.c actor/waits.c
     actor/driver.c actor/host.c
-    store/store.c store/sample_seal.c store/sample_read.c
+    store/marks.c store/ledger.c store/place.c store/slab.c store/commit.c store/hold.c store/object.c
+    store/reclaim.c store/inspect.c store/store.c store/tensor_object.c store/sample_seal.c
+    store/sample_read.c
     node/graph.c node/check.c node/draw.c node/plan.c node/agent.c node/controller.c node/run.c
     node/main.c
     sim/events.c sim/link.c sim/sys.c sim/faults.c sim/world.c

@@ -50,3 +50,21 @@ troupe_tensor_bytes(const troupe_tensor *tensor, size_t *bytes)
     }
     return status;
 }
+
+const char *
+troupe_tensor_type_name(troupe_tensor_type type)
+{
+    switch (type) {
+    case TROUPE_TENSOR_F32:
+        return "f32";
+    case TROUPE_TENSOR_I32:
+        return "i32";
+    case TROUPE_TENSOR_I64:
+        return "i64";
+    case TROUPE_TENSOR_U8:
+        return "u8";
+    case TROUPE_TENSOR_F64:
+        return "f64";
+    }
+    return "?";
+}

@@ -361,7 +361,7 @@ def a_full_disk_while_checkpointing(work):
     """A limit on the size of files stands for a full disk (both are ENOSPC-like to the writer): the optimiser does not
     fit, the weights would. The run says so, fails, and leaves no half-written checkpoint."""
     def small_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (600 << 10, 600 << 10))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600 << 10, resource.RLIM_INFINITY))
         import signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     result = run(work, setup=small_files)

@@ -48,7 +48,7 @@ check limit 0 "$actual"
 
 # The limit on file sizes lets checkpoints of step 2 be written and, once samples.jsonl has grown past it, nothing more.
 actual=0
-(ulimit -f 1400; trap '' XFSZ; exec "$grpo" "${options[@]}" --steps 100000 --checkpoint-every 2 --out "$work/full" >"$work/full.log" 2>&1) || actual=$?
+(ulimit -S -f 1400; trap '' XFSZ; exec "$grpo" "${options[@]}" --steps 100000 --checkpoint-every 2 --out "$work/full" >"$work/full.log" 2>&1) || actual=$?
 [ "$actual" -eq 1 ] || { echo "full disk: exit code $actual"; cat "$work/full.log"; exit 1; }
 newest=$(find "$work/full" -maxdepth 1 -name 'checkpoint-*' | sort -V | tail -n 1)
 torn=$(find "$work/full" -maxdepth 1 -name '*.tmp-*')

@@ -1,7 +1,6 @@
 /* The parts that several threads touch: wake-ups, the in-process link, the store, the directory.
  * Run under the thread sanitizer too. */
 #include "check.h"
-#include "mem/budget.h"
 
 #include <troupe/ext/base.h>
 #include <troupe/ext/link.h>
@@ -241,39 +240,6 @@ threads_share_objects_and_leave_nothing(void **state)
     troupe_store_free(depot.store);
 }
 
-static void
-spend(void *arg)
-{
-    struct tr_budget *budget = arg;
-    for (int i = 0; i < 20000; i++) {
-        if (tr_budget_take(budget, 3)) {
-            TR_ASSERT(atomic_load(&budget->used) <= budget->max);
-            tr_budget_return(budget, 3);
-        }
-    }
-}
-
-static void
-a_budget_is_never_passed(void **state)
-{
-    (void)state;
-    static struct tr_budget budget;
-    tr_budget_init(&budget, 7);
-    tr_thread threads[WORKERS] = {0};
-    for (int i = 0; i < WORKERS; i++) {
-        assert_int_equal(tr_thread_start(&threads[i], "spender", spend, &budget, NULL), TROUPE_OK);
-    }
-    for (int i = 0; i < WORKERS; i++) {
-        tr_thread_join(&threads[i]);
-    }
-    assert_int_equal(atomic_load(&budget.used), 0);
-    assert_true(atomic_load(&budget.high) <= 7);
-    assert_true(tr_budget_take(&budget, 7));
-    assert_false(tr_budget_take(&budget, 1));
-    assert_false(tr_budget_take(&budget, UINT64_MAX));
-    tr_budget_return(&budget, 7);
-}
-
 int
 main(void)
 {
@@ -282,7 +248,6 @@ main(void)
         cmocka_unit_test(a_wait_ends_at_its_deadline_and_an_early_wake_up_is_kept),
         cmocka_unit_test(nothing_is_lost_or_reordered_between_threads),
         cmocka_unit_test(threads_share_objects_and_leave_nothing),
-        cmocka_unit_test(a_budget_is_never_passed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

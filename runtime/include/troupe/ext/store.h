@@ -1,15 +1,15 @@
 /* The object store between processes: who may use it, what a death does, what is in it.
  *
- * A store is one sealed memfd that its owner (the node) makes and every process of the run maps.
- * Each process has a slot in it, 1 to 255; the owner has slot 0. What a process holds, writes or is
- * about to free is written down under its slot's number in words that are moved by
- * compare-and-swap; there is no lock between processes, so one that is stopped or killed between
- * any two instructions blocks nobody, and what it had can be found and returned. How: see
- * docs/design/0005-store.md. The objects themselves: troupe/object.h.
+ * A store is one sealed memfd that its owner (the node) makes and every process of the run
+ * maps. Each process has a slot in it, 1 to 255; the owner has slot 0. What a process holds,
+ * writes or is about to free is written down under its slot's number in words that are moved by
+ * compare-and-swap; there is no lock between processes, so one that is stopped or killed
+ * between any two instructions blocks nobody, and what it had can be found and returned. How:
+ * see docs/design/0005-store.md. The objects themselves: troupe/object.h.
  *
- * A process may write all of the memory: a hostile one can spoil bytes of others. What stands in the
- * tables is checked by whoever reads it, so garbage there gives CORRUPT or LOST and never
- * leads outside of the mapping. */
+ * A process may write all of the memory: a hostile one can spoil bytes of others. What stands
+ * in the tables is checked by whoever reads it, so garbage there gives CORRUPT or LOST and
+ * never leads outside of the mapping. */
 #ifndef TROUPE_EXT_STORE_H
 #define TROUPE_EXT_STORE_H
 
@@ -29,7 +29,7 @@ enum {
 
 /* Makes a store of at most `bytes_max` bytes of objects; this process owns it. Memory is taken
  * from the system when objects need it, not now. NO_SPACE, NO_MEMORY and INVALID (0, or
- * above 2^44) say what the system refused. troupe_store_new is this and ends the process
+ * above 2^42) say what the system refused. troupe_store_new is this and ends the process
  * when it fails. */
 troupe_status tr_store_make(
     uint64_t bytes_max, troupe_store **out, troupe_error *err) TROUPE_MUST_USE;
@@ -50,9 +50,9 @@ uint32_t tr_store_slot(const troupe_store *store);
 
 /* --- death ---------------------------------------------------------------------------------- */
 
-/* Stage 1, owner only, when the process may be dead or must do no more: its operations answer DENIED
- * from now on (one that is running may still finish). Nothing is taken from it: its other
- * threads or a device may still be writing. Safe for a slot in any state. */
+/* Stage 1, owner only, when the process may be dead or must do no more: its operations answer
+ * DENIED from now on (one that is running may still finish). Nothing is taken from it: its
+ * other threads or a device may still be writing. Safe for a slot in any state. */
 void tr_store_fence(troupe_store *store, uint32_t slot);
 
 typedef struct tr_store_reclaimed {
@@ -93,8 +93,8 @@ void tr_store_list(
  * does not fit. Meant for a store in which nobody is at work: an operation in progress elsewhere
  * is named as a fault. */
 bool tr_store_check(troupe_store *store, troupe_error *err);
-/* Why the last creation in this process answered AGAIN or NO_SPACE, as a sentence; "" when none did.
- * Static memory. */
+/* Why the last creation in this process answered AGAIN or NO_SPACE, as a sentence; "" when none
+ * did. Static memory. */
 const char *tr_store_refusal(const troupe_store *store);
 
 #ifdef __cplusplus
