@@ -81,9 +81,9 @@ void tr_packet_reader_fini(struct tr_packet_reader *reader);
  * *spare, which is made when it is NULL, so that a large message is not copied. */
 void *tr_packet_room(struct tr_packet_reader *reader, struct troupe_msg **spare, size_t *size);
 /* Takes one packet; the frames that are whole are appended. The payload may lie anywhere; when it
- * lies in *spare and is one large frame, that message is taken and *spare is NULL. `descriptor` (-1:
- * none) came with the packet and is taken. CORRUPT: the peer is broken, or no peer of ours; nothing
- * more may be read. */
+ * lies in *spare and is one large frame, that message is taken and *spare is NULL. `descriptor`
+ * (-1: none) came with the packet and is taken. CORRUPT: the peer is broken, or no peer of ours;
+ * nothing more may be read. */
 troupe_status tr_packet_read(struct tr_packet_reader *reader, const struct tr_packet *packet,
     const void *payload, size_t size, int descriptor, struct troupe_msg **spare, troupe_error *err);
 /* The oldest whole message, or NULL. */
