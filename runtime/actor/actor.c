@@ -19,38 +19,61 @@ tr_actor_at(tr_host *host, uint16_t slot, uint32_t incarnation)
 /* --- spawn ---------------------------------------------------------------------------------- */
 
 static bool
-find_slot(tr_host *host, uint16_t *slot)
+grow(tr_host *host)
 {
-    for (uint32_t i = 0; i < host->actor_capacity; i++) {
-        if (host->actors[i] == NULL) {
-            *slot = (uint16_t)i;
-            return true;
-        }
-    }
     if (host->actor_capacity == TR_ACTORS_MAX) {
         return false;
     }
-    uint32_t capacity =
-        TR_MIN(TR_MAX(host->actor_capacity * 2, (uint32_t)8), (uint32_t)TR_ACTORS_MAX);
+    uint32_t before = host->actor_capacity;
+    uint32_t capacity = TR_MIN(TR_MAX(before * 2, (uint32_t)8), (uint32_t)TR_ACTORS_MAX);
     host->actors = tr_realloc(host->actors, capacity, sizeof(troupe_ctx *));
-    memset(host->actors + host->actor_capacity, 0,
-        (capacity - host->actor_capacity) * sizeof(troupe_ctx *));
-    *slot = (uint16_t)host->actor_capacity;
+    host->slot_lives = tr_realloc(host->slot_lives, capacity, sizeof(uint16_t));
+    memset(host->actors + before, 0, (capacity - before) * sizeof(troupe_ctx *));
+    memset(host->slot_lives + before, 0, (capacity - before) * sizeof(uint16_t));
     host->actor_capacity = capacity;
     return true;
 }
 
-/* Incarnations begin with the loop's epoch, so that none of an earlier life comes again. */
-static uint32_t
-next_incarnation(tr_host *host)
+/* The lowest free slot that has a life left. */
+static bool
+find_slot(tr_host *host, uint16_t *slot)
 {
-    host->last_incarnation++;
-    TR_ASSERT(host->last_incarnation >> 16 == host->options.epoch);
-    return host->last_incarnation;
+    for (uint32_t i = host->first_free;; i++) {
+        if (i == host->actor_capacity && !grow(host)) {
+            return false;
+        }
+        if (host->actors[i] == NULL && host->slot_lives[i] < UINT16_MAX) {
+            *slot = (uint16_t)i;
+            host->first_free = i;
+            return true;
+        }
+    }
+}
+
+/* Incarnations begin with the loop's epoch, so that none of an earlier life comes again. Those of
+ * roles grow from one to the next, whatever the slot: their listeners compare them. Others, which
+ * may be many, only never repeat in one slot. False when a role has used up its numbers. */
+static bool
+next_incarnation(tr_host *host, uint16_t role, uint16_t slot, uint32_t *incarnation)
+{
+    uint32_t life = host->slot_lives[slot];
+    if (role != TR_NO_ROLE) {
+        life = TR_MAX(life, host->last_incarnation);
+    }
+    if (life == UINT16_MAX) {
+        return false;
+    }
+    host->slot_lives[slot] = (uint16_t)(life + 1);
+    if (role != TR_NO_ROLE) {
+        host->last_incarnation = life + 1;
+    }
+    *incarnation = host->options.epoch << 16 | (life + 1);
+    return true;
 }
 
 static troupe_ctx *
-new_actor(tr_host *host, const tr_spawn *spawn, struct tr_class_info *info, uint16_t slot)
+new_actor(tr_host *host, const tr_spawn *spawn, struct tr_class_info *info, uint16_t slot,
+    uint32_t incarnation)
 {
     const tr_directory *directory = host->options.directory;
     troupe_ctx *ctx = tr_zalloc(1, sizeof *ctx);
@@ -61,8 +84,9 @@ new_actor(tr_host *host, const tr_spawn *spawn, struct tr_class_info *info, uint
     ctx->replica = spawn->replica;
     ctx->role_name = spawn->role == TR_NO_ROLE ? "" : tr_directory_name(directory, spawn->role);
     ctx->slot = slot;
-    ctx->incarnation = next_incarnation(host);
+    ctx->incarnation = incarnation;
     ctx->driver = spawn->driver;
+    ctx->made = spawn->made;
     ctx->context = spawn->context;
     ctx->mailbox.calls_max = spawn->mailbox > 0 ? (uint32_t)spawn->mailbox : TR_MAILBOX_DEFAULT;
     ctx->state = tr_zalloc(1, spawn->type->state_size);
@@ -76,17 +100,22 @@ troupe_status
 tr_host_spawn(tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_error *err)
 {
     uint16_t slot = 0;
+    uint32_t incarnation = 0;
     struct tr_class_info *info = NULL;
     troupe_error why = {.status = TROUPE_OK, .text = ""};
     troupe_status status = tr_class_hold(&host->classes, spawn->type, &info, err);
     if (status != TROUPE_OK) {
+        tr_made_free(spawn->made);
         return status;
     }
-    if (!find_slot(host, &slot)) {
+    if (!find_slot(host, &slot) || !next_incarnation(host, spawn->role, slot, &incarnation)) {
         tr_class_release(&host->classes, info);
-        return troupe_fail(err, TROUPE_FULL, "a loop holds at most %d actors", TR_ACTORS_MAX);
+        tr_made_free(spawn->made);
+        return troupe_fail(err, TROUPE_FULL,
+            "a loop holds at most %d actors, and its roles have at most as many lives",
+            TR_ACTORS_MAX);
     }
-    troupe_ctx *ctx = new_actor(host, spawn, info, slot);
+    troupe_ctx *ctx = new_actor(host, spawn, info, slot, incarnation);
     if (spawn->type->init != NULL) {
         tr_actor_note(ctx, TR_LIFE_INIT, 0);
         status = spawn->type->init(ctx, spawn->config == NULL ? "{}" : spawn->config, &why);
@@ -160,6 +189,9 @@ static void
 run_call(troupe_ctx *ctx, struct troupe_msg *call)
 {
     if (call->method_at == 0) {
+        if (tr_run_own(ctx, call)) {
+            return;
+        }
         char text[TR_WHO_MAX];
         (void)snprintf(text, sizeof text, "class %s has no such method%s", ctx->type->name,
             ctx->info->group_count > 0 ? " or group" : "");
@@ -194,6 +226,9 @@ run_answer(troupe_ctx *ctx, struct troupe_msg *answer)
 void
 tr_actor_hooks(troupe_ctx *ctx)
 {
+    if (ctx->held) {
+        return;
+    }
     if (ctx->start_due && !ctx->started) {
         ctx->start_due = false;
         ctx->started = true;
@@ -223,9 +258,21 @@ may_run(const struct troupe_msg *msg, const void *user)
            ctx->group_open[msg->group - 1] < ctx->type->groups[msg->group - 1].open_max;
 }
 
+static bool
+is_answer(const struct troupe_msg *msg, const void *user)
+{
+    (void)user;
+    return msg->frame.kind == TR_FRAME_ANSWER;
+}
+
 static struct troupe_msg *
 next_message(troupe_ctx *ctx)
 {
+    if (ctx->held) {
+        struct troupe_msg *answer = tr_mailbox_pop_first(&ctx->mailbox, is_answer, NULL);
+        ctx->blocked = answer == NULL;
+        return answer;
+    }
     if (ctx->info->group_count == 0) {
         return tr_mailbox_pop(&ctx->mailbox);
     }
@@ -268,7 +315,7 @@ run_piece(troupe_ctx *ctx)
         ctx->idle = ctx->type->idle != NULL;
         return false;
     }
-    if (!ctx->idle || !ctx->started) {
+    if (!ctx->idle || !ctx->started || ctx->held) {
         return false;
     }
     tr_actor_note(ctx, TR_LIFE_IDLE, 0);
@@ -290,7 +337,8 @@ tr_actor_run(struct tr_task *task)
         tr_actor_end(ctx, ctx->end_status, ctx->end_text);
         return was_long;
     }
-    if ((ctx->mailbox.first != NULL && !ctx->blocked) || (ctx->idle && ctx->started)) {
+    if ((ctx->mailbox.first != NULL && !ctx->blocked) ||
+        (ctx->idle && ctx->started && !ctx->held)) {
         tr_loop_queue(&ctx->host->loop, &ctx->task);
     }
     return was_long;
@@ -324,17 +372,21 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
     char *cause = tr_strdup(text != NULL && text[0] != '\0' ? text : troupe_status_text(status));
     host->actors[ctx->slot] = NULL;
     host->actor_count--;
+    host->first_free = TR_MIN(host->first_free, (uint32_t)ctx->slot);
+    struct tr_made *again = tr_made_leave(ctx, status);
     if (ctx->type->fini != NULL) {
         ctx->type->fini(ctx);
     }
     tr_timers_cancel_all(&host->loop.timers, ctx);
     tr_cancel_all(ctx);
-    answer_rest(ctx, status == TROUPE_STOPPED ? TROUPE_STOPPED : TROUPE_DIED, cause);
+    troupe_status told = status == TROUPE_STOPPED ? TROUPE_STOPPED : TROUPE_DIED;
+    answer_rest(ctx, ctx->nameless ? TROUPE_EXISTS : told, cause);
     if (ctx->role != TR_NO_ROLE && !host->killed) {
         tr_directory_down(host->options.directory, ctx->role, ctx->replica, ref, cause);
     }
     uint16_t role = ctx->role, replica = ctx->replica;
     bool unmade = ctx->unmade;
+    const troupe_class *type = ctx->type;
     tr_loop_unqueue(&host->loop, &ctx->task);
     tr_class_release(&host->classes, ctx->info);
     tr_free(ctx->watches);
@@ -346,6 +398,9 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
         host->options.events.ended(host->options.events.self, role, replica, ref, status, cause);
     }
     tr_free(cause);
+    if (again != NULL) {
+        tr_made_again(host, type, again);
+    }
     tr_host_check_stopped(host);
 }
 
@@ -383,5 +438,9 @@ void
 troupe_stopped(troupe_ctx *ctx)
 {
     ctx->stopped = true;
+    if (ctx->stop_asked) {
+        troupe_exit(ctx, TROUPE_STOPPED, "it was asked to stop");
+        return;
+    }
     tr_host_check_stopped(ctx->host);
 }

@@ -50,6 +50,11 @@ troupe_resolve(troupe_ctx *ctx, troupe_target target, troupe_ref *ref)
         *ref = target.ref;
         return ref->incarnation != 0;
     }
+    if (target.role == TR_NAMED) {
+        *ref =
+            target.replica < host->known_count ? host->known[target.replica].ref : (troupe_ref){0};
+        return ref->incarnation != 0;
+    }
     uint16_t role = (uint16_t)(target.role - 1);
     if (role >= tr_directory_roles(directory) ||
         target.replica >= tr_directory_replicas(directory, role)) {
@@ -102,6 +107,9 @@ find_target(troupe_ctx *ctx, troupe_target to, bool retry, troupe_ref *ref)
     if (troupe_resolve(ctx, to, ref)) {
         return TROUPE_OK;
     }
+    if (to.role == TR_NAMED) {
+        return to.replica < ctx->host->known_count ? TROUPE_OK : TROUPE_NOT_FOUND;
+    }
     return retry && to.role != 0 ? TROUPE_OK : TROUPE_NOT_FOUND;
 }
 
@@ -140,6 +148,9 @@ tr_call_transmit(tr_host *host, uint32_t index)
     msg->frame.remaining_us = remaining_us(host->loop.now_ns, open->deadline_ns);
     troupe_status status = tr_route(host, msg);
     if (status != TROUPE_OK) {
+        if (status == TROUPE_GONE && open->to.role == TR_NAMED) {
+            tr_name_forget(host, ref);
+        }
         tr_msg_free(msg);
         return status;
     }
@@ -149,7 +160,7 @@ tr_call_transmit(tr_host *host, uint32_t index)
     open->sent_to = ref;
     host->stats.calls_resent += open->sends > 0 ? 1 : 0;
     open->sends++;
-    if (open->resend_ns == 0) {
+    if (open->resend_ns == 0 && open->to.role != TR_NAMED) {
         tr_msg_free(open->copy); /* of a chain: sent once */
         open->copy = NULL;
     }
@@ -195,6 +206,24 @@ send_chained(tr_host *host, uint32_t index, struct troupe_msg *msg, struct tr_ch
         tr_open_drop(host, index);
     }
     return status;
+}
+
+/* A call to a name is kept: should its bearer be gone when it comes there, it is sent to the next
+ * one. */
+static troupe_status
+send_named(tr_host *host, uint32_t index, struct troupe_msg *msg)
+{
+    host->open.entries[index].copy = msg;
+    troupe_status status = tr_call_transmit(host, index);
+    if (status == TROUPE_NOT_FOUND || status == TROUPE_GONE) {
+        tr_open_setback(host, index, status, troupe_status_text(status));
+        return TROUPE_OK;
+    }
+    if (status != TROUPE_OK) {
+        host->open.entries[index].copy = NULL; /* still the args' */
+        tr_open_drop(host, index);
+    }
+    return status == TROUPE_FULL ? TROUPE_AGAIN : status;
 }
 
 static troupe_status
@@ -319,6 +348,8 @@ troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, tro
         status = send_chained(host, index, msg, args->chain, &options);
     } else if (options.retry) {
         status = send_retried(host, index, msg, resend_ns(&options));
+    } else if (to.role == TR_NAMED) {
+        status = send_named(host, index, msg);
     } else {
         status = send_once(host, index, msg, ref);
     }

@@ -118,7 +118,6 @@ tr_host_new(const tr_host_options *options, tr_host **out, troupe_error *err)
     host->loop.after_poll = directory_changed;
     host->loop.self = host;
     host->loop.fresh = options->fresh_clock;
-    host->last_incarnation = options->epoch << 16;
     host->open.capacity_max = options->calls_max == 0 ? TR_CALLS_MAX : options->calls_max;
     TR_ASSERT(host->open.capacity_max <= TR_CALLS_MAX);
     /* Ids begin with the epoch: those of an earlier life of this loop are all smaller. */
@@ -150,6 +149,8 @@ tr_host_free(tr_host *host)
     tr_open_fini(&host->open);
     tr_seen_fini(&host->seen);
     tr_free(host->actors);
+    tr_free(host->slot_lives);
+    tr_known_fini(host);
     TR_ASSERT(host->classes == NULL);
     tr_free(host->settled);
     tr_free(host->refs);

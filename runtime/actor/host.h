@@ -54,6 +54,25 @@ struct tr_kept {
     struct tr_out *out; /* the stream of items that it sends, or NULL */
 };
 
+/* Of an actor that an actor made. */
+struct tr_made {
+    char *name; /* or NULL */
+    char *config;
+    int mailbox;
+    int restarts_left;
+    troupe_ref follows;  /* the incarnation before, that had the name */
+    troupe_call_id hold; /* of the name */
+};
+
+/* A name that actors of this host call. */
+struct tr_known {
+    char *name;
+    troupe_ref ref;   /* as it was last heard; zeroed when it must be asked */
+    troupe_ref gone;  /* the bearer that is known to be no more */
+    troupe_ref asker; /* with `asking` */
+    bool asking;
+};
+
 struct troupe_ctx {
     struct tr_task task; /* first: a task is its actor */
     tr_host *host;
@@ -70,7 +89,10 @@ struct troupe_ctx {
     bool started;
     bool stop_due;
     bool stopped;
-    bool idle;    /* the idle hook may have more to do */
+    bool idle;     /* the idle hook may have more to do */
+    bool held;     /* handles answers only: it has not got its name yet */
+    bool nameless; /* it ends because its name was taken */
+    bool stop_asked;
     bool blocked; /* every message that waits is for a full group */
     bool ending;  /* see end_status; carried out when the current piece of code is over */
     troupe_status end_status;
@@ -81,6 +103,7 @@ struct troupe_ctx {
     struct tr_watch *watches;
     int watch_count;
     struct tr_class_info *info;
+    struct tr_made *made;
     uint16_t group_open[TROUPE_GROUPS_MAX];
     struct tr_handle *handles;
     uint32_t handle_count;
@@ -137,7 +160,11 @@ struct tr_host {
     troupe_ctx **actors; /* by slot */
     uint32_t actor_capacity;
     uint32_t actor_count;
-    uint32_t last_incarnation;
+    uint32_t first_free;       /* no slot below is */
+    uint16_t *slot_lives;      /* by slot: the last incarnation there, without the epoch */
+    uint32_t last_incarnation; /* of an actor with a role: these grow over the whole host */
+    struct tr_known *known;
+    uint32_t known_count;
     struct tr_open_table open;
     struct tr_seen seen;
     struct tr_class_info *classes;
@@ -256,6 +283,27 @@ troupe_status tr_chain_begin(
 void tr_chain_settle(tr_host *host, struct troupe_msg *answer);
 /* What an open call with a chain waits for, for people. */
 void tr_chain_text(const tr_host *host, const struct tr_open *open, char *out, size_t capacity);
+
+/* --- actors made by actors, names (spawn.c) ------------------------------------------------- */
+
+/* A target's role that means a name, whose index is in `replica`. */
+#define TR_NAMED UINT16_MAX
+
+/* What the runtime itself answers for every actor; no method can be called so. */
+#define TR_METHOD_AT_UP   "@up"
+#define TR_METHOD_AT_STOP "@stop"
+
+/* The incarnation that an end leaves to be made again; NULL when it is for good. */
+struct tr_made *tr_made_leave(troupe_ctx *ctx, troupe_status status);
+void tr_made_again(tr_host *host, const troupe_class *type, struct tr_made *made);
+void tr_made_free(struct tr_made *made); /* NULL is allowed */
+/* Handles a call to one of the runtime's own methods; false when it is none. */
+bool tr_run_own(troupe_ctx *ctx, struct troupe_msg *call);
+/* A call to a name whose bearer must be asked for first; from then on it is sent or fails. */
+void tr_name_ask(tr_host *host, uint32_t index);
+/* The bearer is no more: the next call asks. */
+void tr_name_forget(tr_host *host, troupe_ref ref);
+void tr_known_fini(tr_host *host);
 
 /* --- ways (arrive.c) ------------------------------------------------------------------------ */
 

@@ -9,7 +9,8 @@ tr_name_actor(const troupe_ctx *ctx, char *out, size_t capacity)
     if (ctx->role != TR_NO_ROLE) {
         (void)snprintf(out, capacity, "%s[%u]", ctx->role_name, ctx->replica);
     } else {
-        (void)snprintf(out, capacity, "%s", ctx->type->name);
+        (void)snprintf(out, capacity, "%s",
+            ctx->made != NULL && ctx->made->name != NULL ? ctx->made->name : ctx->type->name);
     }
 }
 
@@ -39,7 +40,9 @@ tr_name_ref(const tr_host *host, troupe_ref ref, char *out, size_t capacity)
 void
 tr_name_target(const tr_host *host, troupe_target to, char *out, size_t capacity)
 {
-    if (to.role != 0) {
+    if (to.role == TR_NAMED && to.replica < host->known_count) {
+        (void)snprintf(out, capacity, "%s", host->known[to.replica].name);
+    } else if (to.role != 0) {
         name_role(host, (uint16_t)(to.role - 1), to.replica, out, capacity);
     } else {
         tr_name_ref(host, to.ref, out, capacity);

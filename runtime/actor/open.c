@@ -219,10 +219,15 @@ void
 tr_open_setback(tr_host *host, uint32_t index, troupe_status status, const char *text)
 {
     struct tr_open *open = &host->open.entries[index];
+    if (open->to.role == TR_NAMED) {
+        tr_name_forget(host, open->sent_to);
+    }
     if (open->in != NULL && tr_in_lost(host, index, status, text)) {
         return;
     }
-    if (!has_hope(open, status)) {
+    bool unheard = open->to.role == TR_NAMED && open->copy != NULL &&
+                   (status == TROUPE_GONE || (status == TROUPE_NOT_FOUND && open->last == NULL));
+    if (!unheard && !has_hope(open, status)) {
         tr_open_fail(host, index, status, text);
         return;
     }
@@ -231,6 +236,9 @@ tr_open_setback(tr_host *host, uint32_t index, troupe_status status, const char 
     open->last_status = status;
     open->sent_to = (troupe_ref){0};
     tr_open_arm(host, index);
+    if (open->to.role == TR_NAMED) {
+        tr_name_ask(host, index);
+    }
 }
 
 /* Walks from the oldest to the newest; an entry may end, and so may new ones begin, while it is

@@ -10,6 +10,7 @@
 #include <troupe/object.h>
 #include <troupe/sample.h>
 #include <troupe/span.h>
+#include <troupe/spawn.h>
 #include <troupe/status.h>
 
 #endif

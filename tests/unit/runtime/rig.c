@@ -49,6 +49,7 @@ rig_init(struct rig *rig, uint32_t calls_max)
     rig->directory = tr_directory_new();
     (void)tr_directory_add(rig->directory, "alpha", 3);
     (void)tr_directory_add(rig->directory, "beta", 2);
+    (void)tr_directory_add(rig->directory, "node", 1);
     rig->link = troupe_link_local();
     rig->store = troupe_store_new(1 << 20);
     rig->calls_max = calls_max;

@@ -35,7 +35,7 @@ struct rig {
     char log[512];
 };
 
-/* Roles "alpha" (3 replicas) and "beta" (2), no actors yet. */
+/* Roles "alpha" (3 replicas), "beta" (2) and "node" (1), no actors yet. */
 void rig_init(struct rig *rig, uint32_t calls_max);
 void rig_fini(struct rig *rig);
 /* Makes the host at an address that is free. */

@@ -40,6 +40,16 @@ void tr_directory_down(
 /* False when the replica is not up. */
 bool tr_directory_get(tr_directory *directory, uint16_t role, uint16_t replica, troupe_ref *ref);
 
+/* The role of the one actor that keeps names (runtime/node/names.h), and its methods. An address
+ * is four integers: node, loop, slot, incarnation. */
+#define TR_ROLE_NODE         "node"
+#define TR_METHOD_NAME_CLAIM "name_claim" /* name, own address, address that it follows or zeros */
+#define TR_METHOD_NAME_HOLD  "name_hold"  /* name, own address, whether another may follow; kept */
+#define TR_METHOD_NAME_FIND  "name_find"  /* name, address that is known to be gone or zeros */
+/* Values of an address, written and read (from value `index` on; a bad one is refused). */
+void tr_args_ref(troupe_args *args, troupe_ref ref);
+troupe_ref tr_arg_ref(troupe_call *call, int index);
+
 /* --- hosts ---------------------------------------------------------------------------------- */
 
 typedef struct tr_host tr_host;
@@ -93,10 +103,11 @@ typedef struct tr_spawn {
     const troupe_class *type;
     uint16_t role; /* TR_NO_ROLE: outside of the directory */
     uint16_t replica;
-    const char *config; /* NULL: "{}" */
-    int mailbox;        /* 0: 1024 */
-    bool driver;        /* may wait, see troupe_wait */
-    void *context;      /* what tr_context gives inside the actor; for system actors */
+    const char *config;   /* NULL: "{}" */
+    int mailbox;          /* 0: 1024 */
+    bool driver;          /* may wait, see troupe_wait */
+    struct tr_made *made; /* the actor layer's own; taken, also on failure */
+    void *context;        /* what tr_context gives inside the actor; for system actors */
 } tr_spawn;
 
 /* Makes an actor; its init runs inside this call. On success it is up in the directory, and *ref
