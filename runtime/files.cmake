@@ -13,12 +13,12 @@ troupe_library(troupe_runtime
     actor/directory.c actor/seen.c actor/class.c actor/args.c actor/values.c actor/open.c
     actor/call.c actor/chain.c actor/cancel.c actor/stream_in.c actor/stream_out.c
     actor/arrive.c actor/answer.c actor/actor.c actor/self.c actor/names.c actor/waits.c
-    actor/spawn.c actor/driver.c actor/host.c
+    actor/spawn.c actor/checkpoint.c actor/driver.c actor/host.c
     store/marks.c store/ledger.c store/place.c store/slab.c store/commit.c store/hold.c store/object.c
     store/reclaim.c store/inspect.c store/store.c store/tensor_object.c store/sample_seal.c
     store/sample_read.c
     node/graph.c node/check.c node/draw.c node/plan.c node/agent.c node/controller.c node/names.c
-    node/run.c
+    node/kept.c node/run.c
     node/main.c
     sim/events.c sim/link.c sim/sys.c sim/faults.c sim/world.c
   LIBS PkgConfig::JANSSON PkgConfig::XXHASH ${TROUPE_MSGPACK_LIB} Threads::Threads m

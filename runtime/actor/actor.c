@@ -1,5 +1,6 @@
 /* The life of an actor: made, run piece by piece, ended. What ends it waits until its own code
  * is off the stack, so hooks and methods may ask for their own end. */
+#include "actor/made.h"
 #include "actor/stream.h"
 
 #include <stdarg.h>
@@ -137,7 +138,9 @@ tr_host_spawn(tr_host *host, const tr_spawn *spawn, troupe_ref *ref, troupe_erro
     }
     ctx->start_due = host->started;
     ctx->stop_due = host->stopping;
-    tr_actor_stir(ctx);
+    if (ctx->made == NULL || ctx->made->name == NULL) {
+        tr_restore_begin(ctx);
+    }
     return TROUPE_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Sending calls. A call is given an id and an entry in the table of open calls, is routed, and
  * from then on ends by itself: by the answer, by its deadline, or because who was called is no
  * more. */
+#include "actor/made.h"
 #include "actor/stream.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* The host: one loop and what its actors share. */
+#include "actor/made.h"
 #include "actor/stream.h"
 
 #include <stdarg.h>

@@ -5,7 +5,8 @@
  *   answer.c  replies, kept calls                    arrive.c what comes in, from afar or from here
  *   actor.c   spawn, run, end                        host.c   the host and its loop
  *   cancel.c  calls that nobody waits for            chain.c  calls that wait for answers of others
- *   class.c   what is worked out once of a class     stream_in.c, stream_out.c  many replies */
+ *   class.c   what is worked out once of a class     stream_in.c, stream_out.c  many replies
+ *   spawn.c   actors made by actors, names           checkpoint.c  states that are kept */
 #ifndef TR_ACTOR_HOST_H
 #define TR_ACTOR_HOST_H
 
@@ -54,24 +55,8 @@ struct tr_kept {
     struct tr_out *out; /* the stream of items that it sends, or NULL */
 };
 
-/* Of an actor that an actor made. */
-struct tr_made {
-    char *name; /* or NULL */
-    char *config;
-    int mailbox;
-    int restarts_left;
-    troupe_ref follows;  /* the incarnation before, that had the name */
-    troupe_call_id hold; /* of the name */
-};
-
-/* A name that actors of this host call. */
-struct tr_known {
-    char *name;
-    troupe_ref ref;   /* as it was last heard; zeroed when it must be asked */
-    troupe_ref gone;  /* the bearer that is known to be no more */
-    troupe_ref asker; /* with `asking` */
-    bool asking;
-};
+struct tr_made;
+struct tr_known;
 
 struct troupe_ctx {
     struct tr_task task; /* first: a task is its actor */
@@ -107,7 +92,8 @@ struct troupe_ctx {
     uint16_t group_open[TROUPE_GROUPS_MAX];
     struct tr_handle *handles;
     uint32_t handle_count;
-    uint32_t open_count; /* calls that wait for answers */
+    uint64_t checkpoints; /* the number of the last one */
+    uint32_t open_count;  /* calls that wait for answers */
     void *state;
     void *context;
 };
@@ -283,27 +269,6 @@ troupe_status tr_chain_begin(
 void tr_chain_settle(tr_host *host, struct troupe_msg *answer);
 /* What an open call with a chain waits for, for people. */
 void tr_chain_text(const tr_host *host, const struct tr_open *open, char *out, size_t capacity);
-
-/* --- actors made by actors, names (spawn.c) ------------------------------------------------- */
-
-/* A target's role that means a name, whose index is in `replica`. */
-#define TR_NAMED UINT16_MAX
-
-/* What the runtime itself answers for every actor; no method can be called so. */
-#define TR_METHOD_AT_UP   "@up"
-#define TR_METHOD_AT_STOP "@stop"
-
-/* The incarnation that an end leaves to be made again; NULL when it is for good. */
-struct tr_made *tr_made_leave(troupe_ctx *ctx, troupe_status status);
-void tr_made_again(tr_host *host, const troupe_class *type, struct tr_made *made);
-void tr_made_free(struct tr_made *made); /* NULL is allowed */
-/* Handles a call to one of the runtime's own methods; false when it is none. */
-bool tr_run_own(troupe_ctx *ctx, struct troupe_msg *call);
-/* A call to a name whose bearer must be asked for first; from then on it is sent or fails. */
-void tr_name_ask(tr_host *host, uint32_t index);
-/* The bearer is no more: the next call asks. */
-void tr_name_forget(tr_host *host, troupe_ref ref);
-void tr_known_fini(tr_host *host);
 
 /* --- ways (arrive.c) ------------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* Names of actors for people: role and replica where there is one. */
-#include "actor/host.h"
+#include "actor/made.h"
 
 #include <stdio.h>
 

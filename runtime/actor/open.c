@@ -1,5 +1,6 @@
 /* Open calls: what was sent and is not answered. Each ends in exactly one of the ways at the end
  * of this file, by an answer, a failure or the end of its own actor. */
+#include "actor/made.h"
 #include "actor/stream.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Actors that actors make, and names. An actor with a name is held until the node's actor has
  * noted it; then it keeps a call open there (the hold), whose end tells that the name is free. A
  * target that means a name is looked up when a call needs it and forgotten when its bearer dies. */
-#include "actor/host.h"
+#include "actor/made.h"
 
 #include <troupe/spawn.h>
 
@@ -117,10 +117,8 @@ on_claimed(troupe_ctx *ctx, troupe_answer *answer, void *user)
             troupe_answer_text(answer));
         return;
     }
-    ctx->held = false;
-    ctx->blocked = false;
     hold(ctx);
-    tr_actor_stir(ctx);
+    tr_restore_begin(ctx);
 }
 
 static troupe_status
@@ -174,7 +172,10 @@ tr_made_leave(troupe_ctx *ctx, troupe_status status)
         made->hold = (troupe_call_id){0};
         return made;
     }
-    if (made != NULL && !host->killed) {
+    if (made != NULL && made->name != NULL && !host->killed && made->hold.call != 0) {
+        ctx->made = made;
+        tr_state_drop(ctx);
+        ctx->made = NULL;
         (void)troupe_cancel(ctx, made->hold); /* for good: the name is free at once */
     }
     tr_made_free(made);

@@ -1,6 +1,8 @@
 /* The controller takes a run through its life: make every actor, start them, let them work, stop
  * them, end the loops. Each phase sends one call to each loop or actor and waits for all the
  * answers; every call has a deadline, so no phase can hang. */
+#include "node/kept.h"
+#include "node/names.h"
 #include "node/run.h"
 
 #include <troupe/ext/base.h>
@@ -22,6 +24,8 @@ struct controller {
     struct tr_run *run;
     enum phase phase;
     int waiting; /* answers that the phase still needs */
+    struct tr_names names;
+    struct tr_kept_states kept;
 };
 
 static uint64_t
@@ -266,10 +270,38 @@ ended(troupe_ctx *ctx, troupe_call *call)
     troupe_reply(call, NULL);
 }
 
+/* --- names and states ----------------------------------------------------------------------- */
+
+#define PASS_ON(method, part, function)                    \
+    static void method(troupe_ctx *ctx, troupe_call *call) \
+    {                                                      \
+        struct controller *self = troupe_state(ctx);       \
+        function(&self->part, ctx, call);                  \
+    }
+PASS_ON(name_claim, names, tr_names_claim)
+PASS_ON(name_hold, names, tr_names_hold)
+PASS_ON(name_find, names, tr_names_find)
+PASS_ON(kept_get, kept, tr_kept_get)
+PASS_ON(kept_put, kept, tr_kept_put)
+PASS_ON(kept_drop, kept, tr_kept_drop)
+#undef PASS_ON
+
+static void
+fini(troupe_ctx *ctx)
+{
+    struct controller *self = troupe_state(ctx);
+    tr_names_fini(&self->names);
+    tr_kept_fini(&self->kept);
+}
+
 const troupe_class tr_controller_class = {
     .name = "node",
     .state_size = sizeof(struct controller),
     .init = init,
     .start = begin,
-    .methods = {{TR_METHOD_ENDED, ended}, {TR_METHOD_QUIT, quit}},
+    .fini = fini,
+    .methods = {{TR_METHOD_ENDED, ended}, {TR_METHOD_QUIT, quit},
+        {TR_METHOD_NAME_CLAIM, name_claim}, {TR_METHOD_NAME_HOLD, name_hold},
+        {TR_METHOD_NAME_FIND, name_find}, {TR_METHOD_KEPT_GET, kept_get},
+        {TR_METHOD_KEPT_PUT, kept_put}, {TR_METHOD_KEPT_DROP, kept_drop}},
 };

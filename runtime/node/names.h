@@ -20,7 +20,7 @@ struct tr_names {
     size_t asker_count;
 };
 
-/* The methods TR_METHOD_NAME_CLAIM, _HOLD and _FIND (ext/host.h): each answers or keeps the call. */
+/* The methods TR_METHOD_NAME_CLAIM, _HOLD and _FIND (ext/host.h); each answers or keeps a call. */
 void tr_names_claim(struct tr_names *names, troupe_ctx *ctx, troupe_call *call);
 void tr_names_hold(struct tr_names *names, troupe_ctx *ctx, troupe_call *call);
 void tr_names_find(struct tr_names *names, troupe_ctx *ctx, troupe_call *call);

@@ -78,6 +78,13 @@ typedef struct troupe_class {
     /* Nobody waits for this kept call any more (troupe_call_cancelled says why): give its work up
      * or go on, but answer it. Not run for a call that has a hook of its own (troupe_on_cancel). */
     void (*cancelled)(troupe_ctx *ctx, troupe_call *call);
+    /* Writes what a new incarnation needs to go on from here: as values, at most 8 MiB. Run by
+     * troupe_checkpoint, and every checkpoint_every_ns (0: never by itself). */
+    void (*checkpoint)(troupe_ctx *ctx, troupe_args *state);
+    /* Reads the values that the latest kept checkpoint wrote. Run in a new incarnation after init
+     * and before any message or hook, if one is kept; a failure ends the actor. */
+    troupe_status (*restore)(troupe_ctx *ctx, troupe_call *state, troupe_error *err);
+    uint64_t checkpoint_every_ns;
 } troupe_class;
 
 /* --- the actor itself ----------------------------------------------------------------------- */

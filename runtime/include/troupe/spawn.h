@@ -1,4 +1,5 @@
-/* Actors that actors make while the run goes on, and names for them.
+/* Actors that actors make while the run goes on, names for them, and states that outlive an
+ * incarnation.
  *
  * Such an actor lives on its maker's loop and shares its thread, so thousands of them are cheap,
  * and they must not block. It outlives its maker, but not its process. It is outside of the graph:
@@ -54,6 +55,14 @@ troupe_status troupe_find(
     troupe_ctx *ctx, const char *name, troupe_answer_fn on_answer, void *user) TROUPE_MUST_USE;
 /* The address in an OK answer of troupe_find or troupe_spawn; zeroed when it holds none. */
 troupe_ref troupe_answer_ref(troupe_answer *answer);
+
+/* Runs the checkpoint hook of this actor's class now and has the node keep what it wrote, in place
+ * of the one before. `on_answer` (may be NULL) gets OK when it is kept, FULL when it is too large
+ * (8 MiB an actor) or nothing more fits; until then, whatever happens, the one before stays. Kept
+ * as long as the node lives. INVALID: the class has no such hook, the actor has neither a role nor
+ * a name, or the values are incomplete. */
+troupe_status troupe_checkpoint(
+    troupe_ctx *ctx, troupe_answer_fn on_answer, void *user) TROUPE_MUST_USE;
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -1,5 +1,8 @@
 #include "cases.h"
 
+#include "node/kept.h"
+#include "node/names.h"
+
 struct rig rig;
 struct rig_log answers;
 
@@ -59,6 +62,41 @@ const troupe_class grouped = {.name = "grouped",
     .state_size = sizeof(struct grouped),
     .methods = {{"fetch", fetch}, {"score", score}, {"plain", plain}},
     .groups = {{"io", 2, {"fetch"}}, {"compute", 1, {"score"}}}};
+
+/* --- a node's actor that only keeps --------------------------------------------------------- */
+
+struct keeper {
+    struct tr_names names;
+    struct tr_kept_states kept;
+};
+
+#define PASS_ON(method, part, function)                    \
+    static void method(troupe_ctx *ctx, troupe_call *call) \
+    {                                                      \
+        struct keeper *self = troupe_state(ctx);           \
+        function(&self->part, ctx, call);                  \
+    }
+PASS_ON(name_claim, names, tr_names_claim)
+PASS_ON(name_hold, names, tr_names_hold)
+PASS_ON(name_find, names, tr_names_find)
+PASS_ON(kept_get, kept, tr_kept_get)
+PASS_ON(kept_put, kept, tr_kept_put)
+PASS_ON(kept_drop, kept, tr_kept_drop)
+
+static void
+keeper_fini(troupe_ctx *ctx)
+{
+    struct keeper *self = troupe_state(ctx);
+    tr_names_fini(&self->names);
+    tr_kept_fini(&self->kept);
+}
+
+const troupe_class keeper_node = {.name = "node",
+    .state_size = sizeof(struct keeper),
+    .fini = keeper_fini,
+    .methods = {{TR_METHOD_NAME_CLAIM, name_claim}, {TR_METHOD_NAME_HOLD, name_hold},
+        {TR_METHOD_NAME_FIND, name_find}, {TR_METHOD_KEPT_GET, kept_get},
+        {TR_METHOD_KEPT_PUT, kept_put}, {TR_METHOD_KEPT_DROP, kept_drop}}};
 
 troupe_status
 call(troupe_ctx *ctx, troupe_target to, const char *method)

@@ -24,6 +24,9 @@ struct grouped {
 extern const troupe_class grouped;
 void plain(troupe_ctx *ctx, troupe_call *call);
 
+/* The node's actor as far as it keeps names and states. */
+extern const troupe_class keeper_node;
+
 /* Calls without arguments; the answers are noted. */
 troupe_status call(troupe_ctx *ctx, troupe_target to, const char *method);
 troupe_status call_retried(troupe_ctx *ctx, troupe_target to, const char *method);

@@ -1,40 +1,7 @@
 /* Actors made by actors, and their names. */
 #include "cases.h"
-#include "node/names.h"
 
 #include <troupe/spawn.h>
-
-/* --- a node's actor that only keeps names --------------------------------------------------- */
-
-static void
-claim(troupe_ctx *ctx, troupe_call *call)
-{
-    tr_names_claim(troupe_state(ctx), ctx, call);
-}
-
-static void
-hold(troupe_ctx *ctx, troupe_call *call)
-{
-    tr_names_hold(troupe_state(ctx), ctx, call);
-}
-
-static void
-find(troupe_ctx *ctx, troupe_call *call)
-{
-    tr_names_find(troupe_state(ctx), ctx, call);
-}
-
-static void
-fini(troupe_ctx *ctx)
-{
-    tr_names_fini(troupe_state(ctx));
-}
-
-static const troupe_class node = {.name = "node",
-    .state_size = sizeof(struct tr_names),
-    .fini = fini,
-    .methods = {
-        {TR_METHOD_NAME_CLAIM, claim}, {TR_METHOD_NAME_HOLD, hold}, {TR_METHOD_NAME_FIND, find}}};
 
 /* --- a worker ------------------------------------------------------------------------------- */
 
@@ -111,7 +78,7 @@ spawn_setup(void **state)
     (void)cases_setup(state);
     inits = finis = 0;
     last_ref = (troupe_ref){0};
-    (void)rig_spawn(&rig, 0, &node, "node", 0);
+    (void)rig_spawn(&rig, 0, &keeper_node, "node", 0);
     return 0;
 }
 

@@ -40,12 +40,17 @@ void tr_directory_down(
 /* False when the replica is not up. */
 bool tr_directory_get(tr_directory *directory, uint16_t role, uint16_t replica, troupe_ref *ref);
 
-/* The role of the one actor that keeps names (runtime/node/names.h), and its methods. An address
+/* The role of the one actor that keeps names and states (runtime/node), and its methods. An address
  * is four integers: node, loop, slot, incarnation. */
 #define TR_ROLE_NODE         "node"
 #define TR_METHOD_NAME_CLAIM "name_claim" /* name, own address, address that it follows or zeros */
 #define TR_METHOD_NAME_HOLD  "name_hold"  /* name, own address, whether another may follow; kept */
 #define TR_METHOD_NAME_FIND  "name_find"  /* name, address that is known to be gone or zeros */
+/* What it keeps for actors: the key, the actor's own address, and for a put a number that grows and
+ * the bytes. Get answers with the bytes. */
+#define TR_METHOD_KEPT_GET  "kept_get"
+#define TR_METHOD_KEPT_PUT  "kept_put"
+#define TR_METHOD_KEPT_DROP "kept_drop"
 /* Values of an address, written and read (from value `index` on; a bad one is refused). */
 void tr_args_ref(troupe_args *args, troupe_ref ref);
 troupe_ref tr_arg_ref(troupe_call *call, int index);
