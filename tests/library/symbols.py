@@ -133,7 +133,7 @@ def check(shared, static, folders):
     for name in sorted(names - set(wanted)):
         yield f"libtroupe.map lists {name}, which no public header declares: {REFRESH}"
     for name in sorted(set(wanted) - inside):
-        print(f"note: {wanted[name]} declares {name}, which no file of the library defines")
+        yield f"{wanted[name]} declares {name}, which no file of the library defines"
     for name in sorted(exported - names):
         yield f"{shared} exports {name}, which is not in libtroupe.map"
     for name in sorted(name for name in inside if not re.match(r"(tr|troupe)_", name)):
