@@ -332,10 +332,12 @@ tr_actor_run(struct tr_task *task)
 {
     troupe_ctx *ctx = (troupe_ctx *)task;
     bool was_long = false;
+    ctx->busy = true;
     tr_actor_hooks(ctx);
     if (!ctx->ending) {
         was_long = run_piece(ctx);
     }
+    ctx->busy = false;
     if (ctx->ending) {
         tr_actor_end(ctx, ctx->end_status, ctx->end_text);
         return was_long;
@@ -380,7 +382,9 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
     if (ctx->type->fini != NULL) {
         ctx->type->fini(ctx);
     }
-    tr_timers_cancel_all(&host->loop.timers, ctx);
+    if (ctx->timed) {
+        tr_timers_cancel_all(&host->loop.timers, ctx);
+    }
     tr_cancel_all(ctx);
     troupe_status told = status == TROUPE_STOPPED ? TROUPE_STOPPED : TROUPE_DIED;
     answer_rest(ctx, ctx->nameless ? TROUPE_EXISTS : told, cause);
@@ -434,7 +438,9 @@ troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
     ctx->ending = true;
     ctx->end_status = status == TROUPE_OK ? TROUPE_STOPPED : status;
     ctx->end_text = text.data;
-    tr_loop_queue(&ctx->host->loop, &ctx->task);
+    if (!ctx->busy) {
+        tr_loop_queue(&ctx->host->loop, &ctx->task);
+    }
 }
 
 void

@@ -92,7 +92,7 @@ tr_arrive_call(tr_host *host, struct troupe_msg *msg)
         tr_seen_add(&host->seen, frame);
     }
     (void)tr_class_find(ctx->info, frame->method, &msg->method_at, &msg->group);
-    msg->ahead_max = frame->status;
+    msg->ahead_max = (frame->flags & TR_FRAME_ONE_WAY) == 0 ? frame->status : 0;
     msg->frame.status = 0;
     msg->owner = ctx;
     ctx->blocked = false;

@@ -76,6 +76,8 @@ struct troupe_ctx {
     bool stopped;
     bool idle;     /* the idle hook may have more to do */
     bool held;     /* handles answers only: it has not got its name yet */
+    bool timed;    /* it has set timers */
+    bool busy;     /* a piece of it runs, at whose end its own end is looked at */
     bool nameless; /* it ends because its name was taken */
     bool stop_asked;
     bool blocked; /* every message that waits is for a full group */
@@ -302,6 +304,8 @@ void tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text);
 bool tr_actor_run(struct tr_task *task);
 /* Runs the start and stop hooks that are due. */
 void tr_actor_hooks(troupe_ctx *ctx);
+/* What the timers of actors run (self.c); their `self` is the actor. */
+void tr_actor_timer_fired(const struct tr_timer_job *job);
 /* Something happened outside of a message: there may be work. */
 void tr_actor_stir(troupe_ctx *ctx);
 void tr_host_log(tr_host *host, const char *line);

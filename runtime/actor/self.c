@@ -106,8 +106,8 @@ troupe_watch(troupe_ctx *ctx, const char *role, troupe_watch_fn changed, void *u
     return TROUPE_OK;
 }
 
-static void
-timer_fired(const struct tr_timer_job *job)
+void
+tr_actor_timer_fired(const struct tr_timer_job *job)
 {
     troupe_ctx *ctx = job->self;
     if (!ctx->ending) {
@@ -121,9 +121,11 @@ troupe_timer_start(
     troupe_ctx *ctx, uint64_t delay_ns, troupe_timer_fn fired, void *user, troupe_timer *timer)
 {
     struct tr_loop *loop = &ctx->host->loop;
-    struct tr_timer_job job = {.run = timer_fired, .self = ctx, .fired = fired, .user = user};
+    struct tr_timer_job job = {
+        .run = tr_actor_timer_fired, .self = ctx, .fired = fired, .user = user};
     troupe_timer started;
     uint64_t when = 0;
+    ctx->timed = true;
     if (__builtin_add_overflow(loop->now_ns, delay_ns, &when)) {
         when = UINT64_MAX - 1;
     }

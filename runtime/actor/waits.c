@@ -111,23 +111,20 @@ tr_wait_kind_name(tr_wait_kind kind)
 }
 
 static void
-tell_timer(const tr_host *host, const struct tr_timer_entry *entry, const struct teller *teller)
+tell_timer(const struct tr_timer_entry *entry, const struct teller *teller)
 {
-    for (uint32_t slot = 0; slot < host->actor_capacity; slot++) {
-        const troupe_ctx *ctx = host->actors[slot];
-        if (ctx == NULL || entry->job.self != ctx) {
-            continue;
-        }
-        char who[TR_WHO_MAX];
-        tr_name_actor(ctx, who, sizeof who);
-        tr_wait wait = {.kind = TR_WAIT_TIMER,
-            .who = who,
-            .whom = "",
-            .last = "",
-            .since_ns = entry->since_ns,
-            .until_ns = entry->when_ns};
-        teller->tell(teller->user, &wait);
+    char who[TR_WHO_MAX];
+    if (entry->job.run != tr_actor_timer_fired) {
+        return; /* of a call, which is told with it */
     }
+    tr_name_actor(entry->job.self, who, sizeof who);
+    tr_wait wait = {.kind = TR_WAIT_TIMER,
+        .who = who,
+        .whom = "",
+        .last = "",
+        .since_ns = entry->since_ns,
+        .until_ns = entry->when_ns};
+    teller->tell(teller->user, &wait);
 }
 
 void
@@ -146,8 +143,6 @@ tr_host_waits(tr_host *host, void (*tell)(void *user, const tr_wait *wait), void
     }
     const struct tr_timers *timers = &host->loop.timers;
     for (uint32_t i = 0; i < timers->capacity; i++) {
-        if (timers->entries[i].job.run != NULL) {
-            tell_timer(host, &timers->entries[i], &teller);
-        }
+        tell_timer(&timers->entries[i], &teller);
     }
 }

@@ -123,6 +123,32 @@ a_loop_killed_with_100_queued_and_retries_all_100_succeed_in_order(void **state)
 }
 
 static void
+node_of_the_actor_removed_another_added_it_restarts_there_no_call_lost(void **state)
+{
+    (void)state;
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    troupe_ctx *to = rig_spawn(&rig, 1, &counter, "alpha", 0);
+    troupe_ref old = troupe_self(to);
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(call_retried(from, troupe_to(from, "alpha", 0), "count"), TROUPE_OK);
+        if (i == 9) {
+            rig_settle(&rig);
+        }
+    }
+    tr_host_kill(rig.hosts[1]);
+    rig.hosts[1] = NULL;
+    tr_directory_down(rig.directory, 0, 0, old, "its node was removed");
+    rig_settle(&rig);
+    assert_int_equal(answers.count, 10);
+    (void)rig_spawn(&rig, 2, &counter, "alpha", 0);
+    rig_settle(&rig);
+    assert_int_equal(answers.count, 40);
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(answers.answers[i].value, i < 10 ? i + 1 : i - 9);
+    }
+}
+
+static void
 a_caller_that_is_killed_and_restarts_is_heard_and_the_callee_keeps_its_state(void **state)
 {
     (void)state;
@@ -296,6 +322,7 @@ main(void)
         TEST(killed_a_second_time_all_100_further_calls_fail_and_none_hangs),
         TEST(killed_with_100_queued_and_retries_all_100_succeed_in_order_and_the_count_begins_once),
         TEST(a_loop_killed_with_100_queued_and_retries_all_100_succeed_in_order),
+        TEST(node_of_the_actor_removed_another_added_it_restarts_there_no_call_lost),
         TEST(a_caller_that_is_killed_and_restarts_is_heard_and_the_callee_keeps_its_state),
         TEST(a_wait_on_calls_to_a_dead_actor_comes_back_with_an_error),
         TEST(a_status_that_a_method_gave_reaches_the_caller_and_is_not_taken_for_the_runtimes),
