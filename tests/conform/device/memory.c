@@ -187,7 +187,8 @@ streams_do_not_share_scratch_memory(void **state)
         R = 64,
         D = 96,
         V = 500,
-        ROUNDS = 10
+        ROUNDS = 20,
+        LONG = 1 << 21
     };
 
     float *w = rig_upload(d, rig_normal(1, V * D, 0.3), V * D);
@@ -205,8 +206,19 @@ streams_do_not_share_scratch_memory(void **state)
         want[i] = rig_download(d, logprob[i], R);
         assert_int_equal(troupe_device_stream_new(d, &stream[i], NULL), TROUPE_OK);
     }
+    /* Both wait for long work in a third stream, so that their own begins side by side. */
+    float *sum = rig_upload(d, NULL, LONG), *one = rig_upload(d, NULL, LONG);
+    troupe_device_event *gate = NULL;
+    assert_int_equal(troupe_device_event_new(d, &gate, NULL), TROUPE_OK);
+    for (int i = 0; i < ROUNDS; ++i) {
+        ops->add(d, sum, one, LONG);
+    }
+    assert_int_equal(troupe_device_event_record(d, gate), TROUPE_OK);
     for (int i = 0; i < 2 * ROUNDS; ++i) {
         troupe_device_use(d, stream[i % 2]);
+        if (i < 2) {
+            assert_int_equal(troupe_device_event_wait(d, gate), TROUPE_OK);
+        }
         ops->lm_head_forward(
             d, logprob[i % 2], NULL, NULL, NULL, x[i % 2], packed, target, 1, V, R);
     }
@@ -217,6 +229,9 @@ streams_do_not_share_scratch_memory(void **state)
         troupe_device_free(d, x[i]);
         troupe_device_free(d, logprob[i]);
     }
+    troupe_device_event_free(d, gate);
+    troupe_device_free(d, sum);
+    troupe_device_free(d, one);
     troupe_weight_free(d, packed);
     troupe_device_free(d, target);
     troupe_device_free(d, w);
