@@ -58,11 +58,16 @@ tr_unix_poll_close(struct tr_unix_end *end, int fd)
 
 /* --- opening and closing ---------------------------------------------------------------------- */
 
+/* What peers dialled is closed last, and so is the listener with those whom nobody accepted: they
+ * take that for our end, and hear nothing more of us. */
 static void
 free_end(struct tr_unix_end *end)
 {
     tr_unix_name_drop(end);
     tr_unix_out_close_all(end);
+    if (end->listener_fd >= 0) {
+        tr_unix_poll_close(end, end->listener_fd);
+    }
     tr_unix_in_close_all(end);
     for (size_t i = 0; i < end->watch_count; i++) {
         tr_free(end->watches[i]);

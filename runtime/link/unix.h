@@ -163,6 +163,7 @@ void tr_unix_poll_close(struct tr_unix_end *end, int fd);
 troupe_status tr_unix_dir_open(const char *dir, int *fd, troupe_error *err);
 /* Binds, listens, and makes the name point to it. EXISTS: somebody listens there. */
 troupe_status tr_unix_name_take(struct tr_unix_end *end, troupe_error *err);
+/* Nobody finds us any more; the listener stays open. */
 void tr_unix_name_drop(struct tr_unix_end *end);
 /* Connects without waiting. NOT_FOUND: nobody listens. */
 troupe_status tr_unix_name_connect(

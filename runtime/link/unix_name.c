@@ -228,8 +228,6 @@ tr_unix_name_drop(struct tr_unix_end *end)
         }
         (void)close(held);
     }
-    (void)close(end->listener_fd);
-    end->listener_fd = -1;
 }
 
 troupe_status

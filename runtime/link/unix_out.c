@@ -20,7 +20,7 @@ enum {
     PACKETS_A_FLUSH = 64 /* then the others have their turn */
 };
 
-#define LINGER_NS UINT64_C(200000000) /* of a closing endpoint, for what is queued */
+#define LINGER_NS UINT64_C(1000000000) /* of a closing endpoint, for what is queued */
 
 struct tr_unix_peer *
 tr_unix_peer_find(struct tr_unix_end *end, tr_address address)

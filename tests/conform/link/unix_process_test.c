@@ -201,6 +201,31 @@ killed_before_hello(void **state)
     assert_int_equal(here.gone, 0);
 }
 
+static void
+speak_and_leave(struct side *side)
+{
+    side_until(side, NULL, &side->heard, 1); /* we are dialled */
+    for (uint32_t id = 0; id < 10; id++) {
+        send_and_wait(side, id, 100000);
+    }
+    side_close(side);
+}
+
+/* More than a socket takes, from an endpoint that closes at once. */
+static void
+the_last_words_of_who_leaves_arrive(void **state)
+{
+    (void)state;
+    start(speak_and_leave, 1);
+    dial_child();
+    assert_int_equal(side_send(&here, child, 0, 1, TR_FRAME_CALL), TROUPE_OK);
+    side_until(&here, NULL, &here.heard, 10);
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    hear_to_the_end();
+}
+
 /* --- stopped ---------------------------------------------------------------------------------- */
 
 static void
@@ -289,6 +314,7 @@ main(void)
         CASE(killed_within_a_large_message),
         CASE(killed_in_a_flood),
         CASE(killed_before_hello),
+        CASE(the_last_words_of_who_leaves_arrive),
         CASE(a_stopped_peer_blocks_nobody_and_loses_nothing),
         CASE(lives_follow_each_other),
 #undef CASE

@@ -210,6 +210,106 @@ a_send_that_finds_the_end_first_does_not_hide_what_came_before(void **state)
     side_close(&a);
 }
 
+/* The peer leaves with a word of ours unread, which the kernel tells as a reset before it gives what
+ * the peer had sent. */
+static void
+a_reset_does_not_hide_what_came_before(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    assert_int_equal(b.link->dial(b.at, a.self), TROUPE_OK);
+    (void)side_poll(&a, 0); /* says welcome, and nobody reads it */
+    for (uint32_t i = 0; i < 50; i++) {
+        assert_int_equal(side_send(&b, a.self, i, 100, TR_FRAME_CALL), TROUPE_OK);
+    }
+    side_close(&b);
+    side_until_int(&a, NULL, &a.gone, 1);
+    assert_int_equal(a.heard, 50);
+    side_close(&a);
+}
+
+/* What has happened since the last look at the epoll counts, too: a send finds the end of a peer
+ * whose connection nobody has accepted, or whose hello nobody has read. */
+static void
+the_end_is_not_told_before_the_unseen_is_looked_at(void **state)
+{
+    (void)state;
+    struct side a, b;
+    for (int pending = 0; pending < 2; pending++) {
+        side_open(&a, dir, 1, 1, 0, 0);
+        side_open(&b, dir, 2, 1, 0, 0);
+        side_dial(&a, &b);
+        int fd = pending ? stranger(dir, a.self) : -1; /* plays the peer's part */
+        for (int i = 0; i < 3; i++) {
+            (void)side_poll(&a, 64);
+        }
+        a.link->wait(a.at, 1); /* this is the look */
+        fd = pending ? fd : stranger(dir, a.self);
+        stranger_hello(fd, b.self, 1, a.self);
+        struct troupe_msg *msg = side_message(&b, a.self, 0, 10);
+        tr_frame_seal(msg);
+        struct tr_packet packet = {.magic = TR_PACKET_MAGIC,
+            .kind = TR_PACKET_FRAMES,
+            .sequence = 1,
+            .total = sizeof msg->frame + 10};
+        stranger_say(fd, packet, &msg->frame, packet.total);
+        tr_msg_free(msg);
+        close(fd);
+        side_close(&b);
+        assert_int_equal(side_send(&a, b.self, 0, 1, TR_FRAME_CALL), TROUPE_GONE);
+        while (a.gone == 0) {
+            (void)side_poll(&a, 64);
+        }
+        assert_int_equal(a.heard, 1);
+        side_close(&a);
+    }
+}
+
+static void
+a_younger_life_ends_what_was_dialled_to_the_older(void **state)
+{
+    (void)state;
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    int fd = stranger(dir, a.self);
+    stranger_hello(fd, b.self, 2, a.self);
+    side_until_int(&a, NULL, &a.gone, 1);
+    assert_int_equal(a.gone_epoch, 1);
+    assert_int_equal(side_send(&a, b.self, 0, 1, TR_FRAME_CALL), TROUPE_GONE);
+    assert_int_equal(a.refusals, 0);
+    close(fd);
+    side_close(&a);
+    side_close(&b);
+}
+
+static void
+no_descriptor_outlives_an_exec(void **state)
+{
+    (void)state;
+    bool before[256];
+    for (int fd = 0; fd < 256; fd++) {
+        before[fd] = fcntl(fd, F_GETFD) >= 0;
+    }
+    struct side a, b;
+    side_open(&a, dir, 1, 1, 0, 0);
+    side_open(&b, dir, 2, 1, 0, 0);
+    side_dial(&a, &b);
+    int seen = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        int flags = before[fd] ? -1 : fcntl(fd, F_GETFD);
+        assert_true(flags < 0 || (flags & FD_CLOEXEC) != 0);
+        seen += flags >= 0 ? 1 : 0;
+    }
+    assert_true(seen >= 10); /* directory, epoll, wake-up, listener of each; both ends */
+    side_close(&a);
+    side_close(&b);
+}
+
 /* A full socket, a message in pieces and a queue: all void with the life that they were for. */
 static void
 nothing_for_one_life_reaches_the_next(void **state)
@@ -589,7 +689,11 @@ within_a_process_the_number_itself_travels(void **state)
     tr_msg_attach_fd(msg, ends[0]);
     a.keeps_fd = true;
     assert_int_equal(a.link->send(other, a.self, msg), TROUPE_OK);
-    side_until(&a, NULL, &a.heard, 1);
+    assert_int_equal(a.link->send(other, a.self, side_message(&from, a.self, 1, 10)), TROUPE_OK);
+    a.link->wait(a.at, UINT64_MAX);
+    while (side_poll(&a, 1) == 0) {
+    }
+    a.link->wait(a.at, UINT64_MAX); /* the second one is there already */
     assert_int_equal(a.fd, ends[0]);
     close(ends[0]);
     close(ends[1]);
@@ -609,6 +713,10 @@ main(void)
         CASE(an_address_is_taken_once_in_all_processes),
         CASE(everything_that_had_arrived_is_delivered_before_the_end),
         CASE(a_send_that_finds_the_end_first_does_not_hide_what_came_before),
+        CASE(a_reset_does_not_hide_what_came_before),
+        CASE(the_end_is_not_told_before_the_unseen_is_looked_at),
+        CASE(a_younger_life_ends_what_was_dialled_to_the_older),
+        CASE(no_descriptor_outlives_an_exec),
         CASE(nothing_for_one_life_reaches_the_next),
         CASE(a_younger_life_waits_for_the_older_and_ends_it),
         CASE(calls_stop_at_the_credit_and_answers_do_not),
