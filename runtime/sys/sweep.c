@@ -331,20 +331,25 @@ tr_subreaper(troupe_error *err)
 }
 
 /* Zombies have no environment any more; one in another group than ours was not made by a library's
- * system() or popen(). */
+ * system() or popen(). *others: there are children that live and are not kept. */
 static size_t
-reap_zombies(const int *keep_pids, size_t count)
+reap_zombies(const int *keep_pids, size_t count, bool *others)
 {
     struct tr_proc *list = NULL;
     const size_t all = tr_proc_list(&list);
     size_t gone = 0;
+    *others = false;
     for (size_t i = 0; i < all; i++) {
         const struct tr_proc *p = &list[i];
-        bool kept = p->parent != getpid() || p->state != 'Z' || p->group == getpgrp();
+        bool kept = p->parent != getpid();
         for (size_t k = 0; k < count && !kept; k++) {
             kept = keep_pids[k] == p->pid;
         }
-        gone += !kept && waitpid(p->pid, NULL, WNOHANG) == p->pid ? 1 : 0;
+        if (kept || (p->state == 'Z' && p->group == getpgrp())) {
+            continue;
+        }
+        *others = *others || p->state != 'Z';
+        gone += p->state == 'Z' && waitpid(p->pid, NULL, WNOHANG) == p->pid ? 1 : 0;
     }
     tr_free(list);
     return gone;
@@ -354,10 +359,19 @@ size_t
 tr_sweep_orphans(const int *keep_pids, size_t count)
 {
     char mark[TR_MARK_MAX];
-    if (!tr_mark_of_us(mark)) {
+    struct tr_proc self;
+    if (!tr_mark_of_us(mark) || !tr_proc_read(getpid(), &self)) {
         return 0;
     }
-    const size_t gone = reap_zombies(keep_pids, count);
-    const tr_prey prey = {.mark = mark, .keep = keep_pids, .keep_count = count};
+    bool others = false;
+    int adopts = 0;
+    const size_t gone = reap_zombies(keep_pids, count, &others);
+    /* What is orphaned is our child, if we adopt; so where there is none there is nothing to look
+     * for, and the environments of the whole machine need not be read every second. */
+    if (!others && prctl(PR_GET_CHILD_SUBREAPER, &adopts) == 0 && adopts != 0) {
+        return gone;
+    }
+    const tr_prey prey = {
+        .mark = mark, .keep = keep_pids, .keep_count = count, .since_ticks = self.start_ticks};
     return gone + tr_hunt(&prey);
 }
