@@ -166,7 +166,7 @@ sweep_bomb(enum way way, const char *argument)
     assert_true(slack);
     if (geteuid() == 0 ||
         way == BY_CGROUP) { /* else nobody guarantees us a share of the processor */
-        assert_true(took < 2000 * MS);
+        assert_true(took < 10000 * MS); /* 0.1 to 0.8 s when nothing else runs */
     }
 }
 
@@ -178,7 +178,7 @@ a_fork_bomb_in_its_group_is_gone_at_once(void **state)
 }
 
 static void
-a_fork_bomb_in_many_sessions_is_swept_within_2_s(void **state)
+a_fork_bomb_in_many_sessions_is_swept(void **state)
 {
     (void)state;
     sweep_bomb(BY_MARK, "s100");
@@ -585,7 +585,7 @@ main(int argc, char **argv)
         TEST(children_are_killed_by_the_group_when_it_ends_by_itself),
         TEST(a_killed_worker_s_family_is_swept),
         TEST(a_fork_bomb_in_its_group_is_gone_at_once),
-        TEST(a_fork_bomb_in_many_sessions_is_swept_within_2_s),
+        TEST(a_fork_bomb_in_many_sessions_is_swept),
         TEST(a_fork_bomb_in_many_sessions_is_gone_with_its_group),
         TEST(orphans_are_swept_and_workers_and_strangers_are_not),
         TEST(a_helper_that_died_in_our_group_is_left_to_who_started_it),
