@@ -165,7 +165,7 @@ sweep_bomb(enum way way, const char *argument)
     print_message("bomb %s: gone after %.0f ms\n", argument, (double)took / 1e6);
     assert_true(slack);
     if (geteuid() == 0 ||
-        way == BY_CGROUP) { /* else nobody guarantees us a share of the processor */
+        way == BY_CGROUP) {             /* else nobody guarantees us a share of the processor */
         assert_true(took < 10000 * MS); /* 0.1 to 0.8 s when nothing else runs */
     }
 }
