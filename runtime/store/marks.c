@@ -86,13 +86,13 @@ tr_marks_find_clear(tr_marks *marks, uint32_t *index)
 }
 
 bool
-tr_marks_find_set(tr_marks *marks, uint32_t from, uint32_t *index)
+tr_marks_find_set(tr_marks *marks, uint32_t from, uint32_t end, uint32_t *index)
 {
-    for (uint32_t i = from; i < marks->count;) {
+    for (uint32_t i = from; i < end;) {
         uint64_t word = tr_word_peek(&marks->words[i / 64]) >> (i % 64);
         if (word != 0) {
             *index = i + trailing_zeros(word);
-            return *index < marks->count;
+            return *index < end;
         }
         i += 64 - i % 64;
     }

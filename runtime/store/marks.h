@@ -16,8 +16,8 @@
 bool tr_marks_find_clear(tr_marks *marks, uint32_t *index);
 /* First run of `count` clear bits at or after `from`. Raises the hint when `from` is the hint's. */
 bool tr_marks_find_run(tr_marks *marks, uint32_t from, uint32_t count, uint32_t *first);
-/* First set bit at or after `from`. */
-bool tr_marks_find_set(tr_marks *marks, uint32_t from, uint32_t *index);
+/* First set bit in [from, end); `end` is at most the count. */
+bool tr_marks_find_set(tr_marks *marks, uint32_t from, uint32_t end, uint32_t *index);
 uint32_t tr_marks_hint(tr_marks *marks);
 
 /* Sets `count` bits from `first`, all or none: true when all were clear. If not, *busy is one that

@@ -14,6 +14,14 @@ block_word(troupe_store *store, uint32_t head, uint32_t block)
     return &store->blocks[(uint64_t)head * TR_BLOCKS_MAX + block];
 }
 
+/* No slab begins at or above it, so no search for one need go further. */
+static uint32_t
+extents_top(troupe_store *store)
+{
+    uint64_t top = tr_word_load(&store->header->extents_top);
+    return (uint32_t)TR_MIN(top, store->geometry.extents);
+}
+
 /* Whether a block is used, or one is free. */
 bool
 tr_slab_has(troupe_store *store, uint32_t head, uint32_t class, bool used)
@@ -121,7 +129,7 @@ take_marked(troupe_store *store, tr_entry *entry, uint64_t handle, uint32_t clas
     uint64_t seen = tr_word_load(marks->hint);
     uint32_t from = tr_marks_hint(marks);
     uint32_t head = 0;
-    for (; tr_marks_find_set(marks, from, &head); from = head + 1) {
+    for (; tr_marks_find_set(marks, from, extents_top(store), &head); from = head + 1) {
         if (take_block(store, entry, handle, class, head)) {
             tr_marks_raise(marks, seen, head);
             return true;
@@ -169,7 +177,7 @@ has_another(troupe_store *store, uint32_t class, uint32_t head)
     tr_marks *marks = &store->class_marks[class];
     uint32_t from = tr_marks_hint(marks);
     uint32_t found = 0;
-    while (tr_marks_find_set(marks, from, &found)) {
+    while (tr_marks_find_set(marks, from, extents_top(store), &found)) {
         if (found != head && is_slab(store, found, class)) {
             return true;
         }
