@@ -1,5 +1,6 @@
-/* What an object costs: create, write, seal, hold and release, in one process and handed to another,
- * beside a copy into warm memory and malloc with a copy. Prints a table; run it on an idle machine.
+/* What an object costs: create, write, seal, hold and release, in one process and handed to
+ * another, beside a copy into warm memory and malloc with a copy. Prints a table; run it on an
+ * idle machine.
  *
  *   bench_store [MILLISECONDS of each cell] */
 #include <troupe/ext/base.h>
