@@ -1,5 +1,5 @@
 /* A peer that says anything: well-formed frames of every kind with fields that may mean something,
- * thrown at a host in the middle of its work. Nothing breaks, and the host's own calls still end. */
+ * thrown at a host that works. Nothing breaks, and the host's own calls still end. */
 #include "cases.h"
 
 static const uint64_t rounds = 40000;
