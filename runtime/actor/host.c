@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 enum {
-    EPOCH_MAX = UINT16_MAX
+    EPOCH_MAX = UINT16_MAX,
+    POLL_AGAIN_MAX = 1 << 16
 };
 
 static void
@@ -87,6 +88,10 @@ directory_changed(void *self, uint64_t version)
     struct tr_change *changes = NULL;
     size_t count = 0;
     host->version = tr_directory_diff(host->options.directory, host->refs, &changes, &count);
+    if (host->version != version) {
+        /* It has changed once more since the poll: what was sent before that comes first. */
+        (void)host->loop.link->poll(host->loop.endpoint, POLL_AGAIN_MAX, &host->loop.events);
+    }
     for (size_t i = 0; i < count; i++) {
         apply(host, &changes[i]);
         tr_free(changes[i].cause);
@@ -197,6 +202,12 @@ bool
 tr_host_stopping(const tr_host *host)
 {
     return host->stopping;
+}
+
+void
+tr_host_set_store(tr_host *host, struct troupe_store *store)
+{
+    host->options.store = store;
 }
 
 void

@@ -126,6 +126,8 @@ void tr_host_start(tr_host *host);
 /* Asks every actor to stop; events.stopped tells when all have. */
 void tr_host_stop(tr_host *host);
 bool tr_host_stopping(const tr_host *host);
+/* Gives the actors another store: for a host that was made before there was one. */
+void tr_host_set_store(tr_host *host, struct troupe_store *store);
 /* Ends the actor behind `ref` as troupe_exit would. */
 void tr_host_end(tr_host *host, troupe_ref ref, troupe_status status, const char *text);
 
