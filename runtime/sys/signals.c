@@ -40,6 +40,9 @@ watch(void *arg)
         if (fds[0].revents == 0 || read(signals->signal_fd, &info, sizeof info) != sizeof info) {
             continue;
         }
+        if (told && signals->last != NULL) {
+            signals->last(signals->self, (int)info.ssi_signo);
+        }
         if (told) {
             die_of((int)info.ssi_signo);
         }

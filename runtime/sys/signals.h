@@ -17,6 +17,8 @@ struct tr_signals {
     int signal_fd;
     int end_fd;
     void (*got)(void *self, int number);
+    void (*last)(void *self, int number); /* at the second signal, before it ends the process; may
+                                           * be NULL; set after the opening */
     void *self;
 };
 
