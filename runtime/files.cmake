@@ -5,7 +5,7 @@ troupe_library(troupe_runtime
     base/buf.c base/text.c base/options.c
     sys/posix.c sys/thread.c sys/wake.c sys/signals.c sys/child.c sys/child_start.c sys/spawn.c sys/lines.c
     sys/procfs.c sys/cgroup.c sys/sweep.c sys/worker.c sys/death.c
-    sys/module.c sys/logfile.c sys/runfolder.c
+    sys/module.c sys/logfile.c sys/runfolder.c sys/share.c
     mem/segment.c mem/tensor.c
     wire/writer.c wire/reader.c wire/frame.c
     link/local.c link/unix_packet.c link/unix_name.c link/unix_out.c link/unix_in.c link/unix.c
@@ -17,9 +17,11 @@ troupe_library(troupe_runtime
     store/marks.c store/ledger.c store/place.c store/slab.c store/commit.c store/hold.c store/object.c
     store/reclaim.c store/inspect.c store/store.c store/tensor_object.c store/sample_seal.c
     store/sample_read.c
-    node/graph.c node/check.c node/draw.c node/plan.c node/agent.c node/controller.c node/names.c
-    node/kept.c node/run.c
-    node/main.c
+    node/graph.c node/check.c node/draw.c node/plan.c node/plan_wire.c node/layout.c
+    node/restart.c node/hosts.c node/agent.c node/controller.c node/controller_news.c
+    node/controller_death.c node/controller_end.c node/names.c node/kept.c node/run.c
+    node/birth.c node/output.c node/launcher.c node/process.c node/worker.c node/node.c
+    node/driver.c node/main.c
     sim/events.c sim/link.c sim/sys.c sim/faults.c sim/world.c
   LIBS PkgConfig::JANSSON PkgConfig::XXHASH ${TROUPE_MSGPACK_LIB} Threads::Threads m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)

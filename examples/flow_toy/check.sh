@@ -34,7 +34,7 @@ audit() {
 learn() { # name, largest lag, options
     name=$1 bound=$2
     shift 2
-    "$flow" --out "$dir/$name" "$@" >"$dir/$name.txt" 2>"$dir/$name.err"
+    "$flow" --colocate --out "$dir/$name" "$@" >"$dir/$name.txt" 2>"$dir/$name.err"
     code=$?
     tail -n 6 "$dir/$name.txt"
     [ $code -eq 0 ] || complain "$name: exit code $code: $(cat "$dir/$name.err")"
@@ -64,11 +64,18 @@ learn spread 0 --mode sync --rollouts 3
 cmp "$dir/sync/checkpoint-100/policy.json" "$dir/spread/checkpoint-100/policy.json" ||
     complain "three rollouts give other weights than one"
 
+# --- in processes of their own: the same bits ---
+
+"$flow" --mode sync --out "$dir/apart" >"$dir/apart.txt" 2>&1 || complain "apart: $(cat "$dir/apart.txt")"
+cmp "$dir/sync/checkpoint-100/policy.json" "$dir/apart/checkpoint-100/policy.json" ||
+    complain "processes of their own give other weights than one"
+audit apart
+
 # --- ended from outside, when ten steps are done ---
 
 end_by() { # name, signal, expected code
     mkfifo "$dir/$1.fifo"
-    "$flow" --steps 10000 --checkpoint-every 7 --out "$dir/$1" >"$dir/$1.fifo" 2>&1 &
+    "$flow" --colocate --steps 10000 --checkpoint-every 7 --out "$dir/$1" >"$dir/$1.fifo" 2>&1 &
     pid=$!
     exec 3<"$dir/$1.fifo"
     while read -r line <&3; do

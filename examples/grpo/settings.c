@@ -66,7 +66,7 @@ static const troupe_option table[] = {
     {"rollouts", INTEGER, "1", "N", 1, 64, "rollout actors"},
     {"rewards", INTEGER, "1", "N", 1, 64, "reward actors"},
     {"device", TEXT, "cpu", "cpu", 0, 0, "where the models run"},
-    {"colocate", FLAG, "yes", NULL, 0, 0, "all actors in this process"},
+    {"colocate", FLAG, "no", NULL, 0, 0, "all actors in this one process"},
     {"sequences", INTEGER, "256", "N", 1, 65536, "sequences that a rollout decodes at once"},
     {"tokens-per-batch", INTEGER, "4096", "N", 16, 1e8, "tokens of one micro-batch of the trainer"},
     {"eval-every", INTEGER, "25", "N", 0, 1e9, "steps between evaluations (0 = only the last)"},
@@ -213,10 +213,6 @@ apply_lags(troupe_options *o, troupe_error *err)
 static troupe_status
 check_needed(troupe_options *o, troupe_error *err)
 {
-    if (!troupe_options_flag(o, "colocate")) {
-        return troupe_fail(err, TROUPE_BAD_INPUT,
-            "--colocate=no: every actor lives in this one process; leave the option away");
-    }
     static const char *const needed[] = {"model", "prompts"};
     for (size_t i = 0; i < 2; i++) {
         if (!troupe_options_is_set(o, needed[i])) {

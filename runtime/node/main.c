@@ -1,8 +1,6 @@
-/* troupe_main: a program's command line, its graph, its run, its exit code. */
-#include "node/graph.h"
-
-#include <troupe/app.h>
-#include <troupe/ext/base.h>
+/* troupe_main: a program's command line, its graph, its run, its exit code. Each process of a run
+ * comes through here and turns off where it is told what it is. */
+#include "node/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +11,6 @@ enum {
     EXIT_SIGNAL = 128
 };
 
-struct program {
-    const troupe_app *app;
-    const char *name;
-    int argc;
-    char **argv;         /* without the options that are ours */
-    const char *picture; /* NULL, "text" or "dot" */
-};
-
 static const char *
 base_name(const char *path)
 {
@@ -29,13 +19,20 @@ base_name(const char *path)
 }
 
 static troupe_status
-take_options(struct program *program, int argc, char **argv, troupe_error *err)
+take_options(struct tr_program *program, int argc, char **argv, troupe_error *err)
 {
+    program->full_argc = argc;
+    program->full_argv = argv;
     program->argv = tr_zalloc((size_t)argc + 1, sizeof(char *));
+    program->colocate = program->app->colocate;
     bool ours = true;
     for (int i = 0; i < argc; i++) {
         const char *value = NULL;
         ours = ours && strcmp(argv[i], "--") != 0;
+        if (ours && strcmp(argv[i], "--colocate") == 0) {
+            program->colocate = true;
+            continue;
+        }
         if (ours && strcmp(argv[i], "--graph") == 0) {
             value = "text";
         } else if (ours && strncmp(argv[i], "--graph=", 8) == 0) {
@@ -54,29 +51,21 @@ take_options(struct program *program, int argc, char **argv, troupe_error *err)
 }
 
 static int
-complain(const struct program *program, troupe_status status, const troupe_error *err)
-{
-    fprintf(stderr, "%s: %s\n", program->name,
-        err->text[0] != '\0' ? err->text : troupe_status_text(status));
-    return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? EXIT_INPUT : EXIT_FAILURE;
-}
-
-static int
 drive(troupe_ctx *ctx, void *user)
 {
-    const struct program *program = user;
+    const struct tr_program *program = user;
     return program->app->drive(ctx, program->argc, program->argv);
 }
 
 static int
-run(const struct program *program, const troupe_graph *graph)
+run(const struct tr_program *program, const troupe_graph *graph)
 {
     const troupe_app *app = program->app;
     troupe_error err = {.status = TROUPE_OK, .text = ""};
     troupe_run_result result = {0};
 
     union {
-        const struct program *in;
+        const struct tr_program *in;
         void *out;
     } user = {.in = program};
 
@@ -90,13 +79,13 @@ run(const struct program *program, const troupe_graph *graph)
         .signals = true};
     troupe_status status = troupe_run(graph, &options, &result, &err);
     if (status != TROUPE_OK) {
-        return complain(program, status, &err);
+        return tr_program_complain(program, status, &err);
     }
     return result.signal != 0 ? EXIT_SIGNAL + result.signal : result.code;
 }
 
 static int
-draw(const struct program *program, const troupe_graph *graph)
+draw(const struct tr_program *program, const troupe_graph *graph)
 {
     bool dot = strcmp(program->picture, "dot") == 0;
     char *text = dot ? troupe_graph_dot(graph) : troupe_graph_text(graph);
@@ -107,16 +96,16 @@ draw(const struct program *program, const troupe_graph *graph)
 
 /* The graph function may have told its reason itself; then nothing was noted in the graph. */
 static int
-refuse(const struct program *program, const troupe_graph *graph, troupe_status status)
+refuse(const struct tr_program *program, const troupe_graph *graph, troupe_status status)
 {
     if (graph->error.status != TROUPE_OK) {
-        return complain(program, status, &graph->error);
+        return tr_program_complain(program, status, &graph->error);
     }
     return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? EXIT_INPUT : EXIT_FAILURE;
 }
 
 static int
-build_and_run(const struct program *program, troupe_graph *graph)
+build_and_run(const struct tr_program *program, troupe_graph *graph)
 {
     troupe_error err = {.status = TROUPE_OK, .text = ""};
     graph->drawing = program->picture != NULL;
@@ -126,21 +115,51 @@ build_and_run(const struct program *program, troupe_graph *graph)
     }
     status = troupe_graph_check(graph, program->app->streams, &err);
     if (status != TROUPE_OK) {
-        return complain(program, status, &err);
+        return tr_program_complain(program, status, &err);
     }
-    return program->picture != NULL ? draw(program, graph) : run(program, graph);
+    if (program->picture != NULL) {
+        return draw(program, graph);
+    }
+    return program->colocate ? run(program, graph) : tr_driver_first(program, graph);
+}
+
+/* The variable is for this process alone: what it starts must not take it for its own. */
+static int
+become(const struct tr_program *program, const char *value)
+{
+    struct tr_birth birth;
+    bool known = tr_birth_read(value, &birth);
+    (void)unsetenv(TR_BIRTH_VARIABLE);
+    if (!known) {
+        fprintf(stderr,
+            "%s: the environment variable " TR_BIRTH_VARIABLE
+            " is for processes that a run starts itself; unset it\n",
+            program->name);
+        return EXIT_INPUT;
+    }
+    switch (birth.kind) {
+    case TR_PROCESS_NODE:
+        return tr_node_main(program, &birth);
+    case TR_PROCESS_DRIVER:
+        return tr_driver_again(program, &birth);
+    default:
+        return tr_worker_main(program, &birth);
+    }
 }
 
 int
 troupe_main(int argc, char **argv, const troupe_app *app)
 {
-    struct program program = {
+    struct tr_program program = {
         .app = app, .name = app->name != NULL ? app->name : base_name(argc > 0 ? argv[0] : NULL)};
     troupe_error err = {.status = TROUPE_OK, .text = ""};
     troupe_status status = take_options(&program, argc, argv, &err);
+    const char *born = getenv(TR_BIRTH_VARIABLE);
     int code = EXIT_INPUT;
     if (status != TROUPE_OK) {
-        code = complain(&program, status, &err);
+        code = tr_program_complain(&program, status, &err);
+    } else if (born != NULL) {
+        code = become(&program, born);
     } else {
         troupe_graph *graph = troupe_graph_new();
         code = build_and_run(&program, graph);

@@ -1,137 +1,172 @@
-/* From a checked graph to a plan: which actors there are, which loop each lives on. Replicas of
- * a class that asks for it get a loop each; all others share a few, in turn. */
-#include "node/run.h"
+/* From a checked graph to a plan, and from a class to where it lies and back. */
+#include "node/plan.h"
 
-#include <troupe/ext/base.h>
+#include <troupe/ext/module.h>
+#include <troupe/ext/thread.h>
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-static size_t
-count_actors(const troupe_graph *graph)
+#define STORE_BYTES_DEFAULT (UINT64_C(4) << 30)
+#define GRACE_DEFAULT_NS    UINT64_C(30000000000)
+
+enum {
+    MODULE_PATH_MAX = 4096
+};
+
+static void
+plan_role(struct tr_plan_role *out, const troupe_role *role)
 {
-    size_t count = (size_t)graph->stream_count;
-    for (int i = 0; i < graph->role_count; i++) {
-        count += (size_t)graph->roles[i]->spec.replicas;
-    }
-    return count;
+    const troupe_role_spec *spec = &role->spec;
+    *out = (struct tr_plan_role){.name = tr_strdup(role->name),
+        .config = tr_strdup(spec->config),
+        .place = tr_strdup(spec->place),
+        .where = {.module = tr_strdup(""), .name = tr_strdup(spec->type->name)},
+        .type = spec->type,
+        .replicas = spec->replicas,
+        .mailbox = spec->mailbox,
+        .restarts = spec->restarts,
+        .restart_window_s = spec->restart_window_s,
+        .backoff_ms = spec->backoff_ms,
+        .cpus = spec->cpus,
+        .devices = spec->devices,
+        .memory = spec->memory,
+        .own_loop = spec->type->own_loop};
 }
 
 static void
-plan_actor(struct tr_run *run, const struct tr_planned *planned)
+plan_stream(struct tr_plan_role *out, const troupe_graph *graph, const struct tr_stream *stream,
+    const troupe_class *type)
 {
-    run->planned[run->planned_count++] = *planned;
+    char *config = tr_stream_config(graph, stream);
+    *out = (struct tr_plan_role){.name = tr_strdup(stream->name),
+        .config = tr_strdup(config),
+        .place = tr_strdup(TR_PLACE_OWN),
+        .where = {.module = tr_strdup(""), .name = tr_strdup(type->name)},
+        .type = type,
+        .replicas = 1,
+        .restart_window_s = 60,
+        .backoff_ms = 100,
+        .own_loop = type->own_loop,
+        .system = true};
+    free(config); /* from jansson */
 }
 
-static void
-plan_roles(struct tr_run *run)
+troupe_status
+tr_plan_of_graph(const troupe_graph *graph, const troupe_run_options *options, struct tr_plan **out,
+    troupe_error *err)
 {
-    const troupe_graph *graph = run->graph;
-    for (int i = 0; i < graph->role_count; i++) {
-        const troupe_role_spec *spec = &graph->roles[i]->spec;
-        uint16_t role = tr_directory_add(run->directory, graph->roles[i]->name, spec->replicas);
-        run->roles[role].restarts_left = spec->restarts;
-        for (int replica = 0; replica < spec->replicas; replica++) {
-            plan_actor(run, &(struct tr_planned){.type = spec->type,
-                                .config = spec->config,
-                                .role = role,
-                                .replica = (uint16_t)replica,
-                                .mailbox = spec->mailbox});
-        }
-    }
-}
-
-static troupe_status
-plan_streams(struct tr_run *run, troupe_error *err)
-{
-    const troupe_graph *graph = run->graph;
-    if (graph->stream_count > 0 && run->options.streams == NULL) {
+    if (graph->stream_count > 0 && options->streams == NULL) {
         return troupe_fail(err, TROUPE_BAD_INPUT,
             "stream %s: the program names no class that runs streams; set .streams of its options",
             graph->streams[0].name);
     }
-    for (int i = 0; i < graph->stream_count; i++) {
-        run->configs[i] = tr_stream_config(graph, &graph->streams[i]);
-        plan_actor(run, &(struct tr_planned){.type = run->options.streams->type,
-                            .config = run->configs[i],
-                            .role = tr_directory_add(run->directory, graph->streams[i].name, 1)});
+    struct tr_plan *plan = tr_zalloc(1, sizeof *plan);
+    plan->name = tr_strdup("");
+    plan->folder = tr_strdup("");
+    plan->title = tr_strdup(graph->name == NULL ? "" : graph->name);
+    plan->program = tr_strdup("");
+    plan->argv = tr_zalloc(1, sizeof *plan->argv);
+    plan->role_count = (uint32_t)(graph->role_count + graph->stream_count);
+    plan->roles = tr_zalloc(plan->role_count, sizeof *plan->roles);
+    for (int i = 0; i < graph->role_count; i++) {
+        plan_role(&plan->roles[i], graph->roles[i]);
     }
+    for (int i = 0; i < graph->stream_count; i++) {
+        plan_stream(
+            &plan->roles[graph->role_count + i], graph, &graph->streams[i], options->streams->type);
+    }
+    plan->store_bytes = options->store_bytes == 0 ? STORE_BYTES_DEFAULT : options->store_bytes;
+    plan->grace_ns = options->grace_ns == 0 ? GRACE_DEFAULT_NS : options->grace_ns;
+    int pool = options->pool_loops > 0 ? options->pool_loops : tr_cpu_count();
+    plan->pool_loops = TR_MIN(pool, TR_POOL_LOOPS_MAX);
+    *out = plan;
     return TROUPE_OK;
 }
 
-static int
-pool_size(const struct tr_run *run, size_t pooled)
+void
+tr_plan_set_life(struct tr_plan *plan, uint32_t life)
 {
-    int wanted = run->options.pool_loops > 0 ? run->options.pool_loops : tr_cpu_count();
-    wanted = TR_MIN(wanted, TR_POOL_LOOPS_MAX);
-    return pooled < (size_t)wanted ? (int)pooled : wanted;
+    for (uint32_t i = 0; i < plan->role_count; i++) {
+        struct tr_plan_role *role = &plan->roles[i];
+        json_t *config = role->system ? json_loads(role->config, 0, NULL) : NULL;
+        if (config != NULL && json_is_object(config)) {
+            json_object_set_new(config, "life", json_integer(life));
+            char *text = json_dumps(config, JSON_COMPACT);
+            tr_free(role->config);
+            role->config = tr_strdup(text);
+            free(text); /* from jansson */
+        }
+        json_decref(config);
+    }
 }
 
-/* Loop 0 is the main thread's, then come the shared ones, then those of single actors. */
-static troupe_status
-plan_loops(struct tr_run *run, troupe_error *err)
+void
+tr_plan_free(struct tr_plan *plan)
 {
-    size_t pooled = 0;
-    for (size_t i = 0; i < run->planned_count; i++) {
-        pooled += run->planned[i].type->own_loop ? 0 : 1;
+    if (plan == NULL) {
+        return;
     }
-    int pool = pool_size(run, pooled);
-    size_t loops = 1 + (size_t)pool + run->planned_count - pooled;
-    if (loops > TR_LOOPS_MAX) {
-        return troupe_fail(err, TROUPE_BAD_INPUT,
-            "the graph needs %zu threads, at most %d are allowed; lower the replicas of roles with "
-            "a "
-            "thread of their own",
-            loops, TR_LOOPS_MAX);
+    for (uint32_t i = 0; i < plan->role_count; i++) {
+        struct tr_plan_role *role = &plan->roles[i];
+        tr_free(role->name);
+        tr_free(role->config);
+        tr_free(role->place);
+        tr_free(role->where.module);
+        tr_free(role->where.name);
     }
-    run->loop_count = (int)loops;
-    run->loops = tr_zalloc(loops, sizeof *run->loops);
-    for (size_t i = 0; i < loops; i++) {
-        run->loops[i] = (struct tr_run_loop){.run = run,
-            .index = (uint16_t)i,
-            .name = i == 0 ? "main" : "pool",
-            .shared = i > 0 && i <= (size_t)pool};
+    for (uint32_t i = 0; i < plan->argc; i++) {
+        tr_free(plan->argv[i]);
     }
-    int next_own = 1 + pool;
-    int next_pool = 0;
-    for (size_t i = 0; i < run->planned_count; i++) {
-        struct tr_planned *planned = &run->planned[i];
-        if (planned->type->own_loop) {
-            planned->loop = (uint16_t)next_own++;
-            run->loops[planned->loop].name = tr_directory_name(run->directory, planned->role);
-        } else {
-            planned->loop = (uint16_t)(1 + next_pool++ % pool);
+    tr_free(plan->argv);
+    tr_free(plan->roles);
+    tr_free(plan->name);
+    tr_free(plan->folder);
+    tr_free(plan->title);
+    tr_free(plan->program);
+    tr_free(plan);
+}
+
+/* --- classes across processes ---------------------------------------------------------------- */
+
+troupe_status
+tr_plan_locate(struct tr_plan *plan, troupe_error *err)
+{
+    char path[MODULE_PATH_MAX];
+    for (uint32_t i = 0; i < plan->role_count; i++) {
+        struct tr_plan_role *role = &plan->roles[i];
+        if (!tr_module_find(role->type, path, sizeof path, &role->where.offset)) {
+            return troupe_fail(err, TROUPE_INVALID,
+                "role %s: its class %s is neither in the program nor in a library, so that the "
+                "processes of its replicas cannot find it; make it a static constant, or run with "
+                "--colocate",
+                role->name, role->where.name);
         }
+        tr_free(role->where.module);
+        role->where.module = tr_strdup(path);
     }
     return TROUPE_OK;
 }
 
 troupe_status
-tr_run_plan(struct tr_run *run, troupe_error *err)
+tr_plan_resolve(struct tr_plan *plan, troupe_error *err)
 {
-    size_t actors = count_actors(run->graph);
-    int names = run->graph->role_count + run->graph->stream_count + 2;
-    run->planned = tr_zalloc(actors, sizeof *run->planned);
-    run->roles = tr_zalloc((size_t)names, sizeof *run->roles);
-    plan_roles(run);
-    troupe_status status = plan_streams(run, err);
-    if (status == TROUPE_OK) {
-        status = plan_loops(run, err);
+    for (uint32_t i = 0; i < plan->role_count; i++) {
+        struct tr_plan_role *role = &plan->roles[i];
+        const troupe_class *type = NULL;
+        if (role->where.offset % _Alignof(troupe_class) == 0) {
+            type = tr_module_address(role->where.module, role->where.offset);
+        }
+        if (type == NULL || type->name == NULL || strcmp(type->name, role->where.name) != 0 ||
+            type->own_loop != role->own_loop) {
+            return troupe_fail(err, TROUPE_CORRUPT,
+                "role %s: its class %s is not at offset %llu of %s; the file is not the one that "
+                "the run was started from",
+                role->name, role->where.name, (unsigned long long)role->where.offset,
+                role->where.module[0] == '\0' ? "the program" : role->where.module);
+        }
+        role->type = type;
     }
-    if (status == TROUPE_OK) {
-        run->node_role = tr_directory_add(run->directory, TR_ROLE_NODE, 1);
-        run->loop_role = tr_directory_add(run->directory, TR_ROLE_LOOP, run->loop_count);
-    }
-    return status;
-}
-
-void
-tr_run_unplan(struct tr_run *run)
-{
-    for (int i = 0; i < TR_STREAMS_MAX; i++) {
-        free(run->configs[i]);
-    }
-    tr_free(run->planned);
-    tr_free(run->roles);
-    tr_free(run->loops);
+    return TROUPE_OK;
 }

@@ -3,6 +3,7 @@
 #   sync:  the last checkpoint's weights and optimiser are, bit for bit, those of an undisturbed run
 #   async: the run completes
 # and in both the audit of the records finds nothing.
+# In one process: parts of a run that are killed are replaced, and the run goes on by itself.
 # Usage: resume.sh GRPO TROUPE sync|async KILLS [SEED [more options of grpo...]]
 set -euo pipefail
 grpo=$1 troupe=$2 mode=$3 kills=$4 seed=${5:-1}
@@ -10,7 +11,7 @@ shift $(($# < 5 ? $# : 5))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 RANDOM=$seed
-options=(--task add --mode "$mode" --steps 60 --batch 16 --group-size 4 --eval-limit 20 --eval-every 20
+options=(--colocate --task add --mode "$mode" --steps 60 --batch 16 --group-size 4 --eval-limit 20 --eval-every 20
     --checkpoint-every 7 --seed "$seed" "$@")
 
 sums() { (cd "$1" && sha256sum model.safetensors optimizer.safetensors); }
@@ -33,7 +34,7 @@ for ((i = 0; killed < kills && i < kills * 3; i++)); do
         fi
         wait "$pid" 2>/dev/null || true
         [ -e "$run/journal" ] || break
-        "$grpo" --resume "$run" >>"$work/log-$i" 2>&1 &
+        "$grpo" --colocate --resume "$run" >>"$work/log-$i" 2>&1 &
         pid=$!
     done
     wait "$pid" || { [ ! -e "$run/journal" ] || { echo "the resumed run $i failed:"; tail -n 5 "$work/log-$i"; exit 1; }; }

@@ -16,7 +16,7 @@ check() { # NAME EXPECTED-CODE ACTUAL-CODE
     [ "$3" -eq "$2" ] || { echo "$1: exit code $3, wanted $2"; cat "$work/$1.log"; exit 1; }
     step=$(last "$run" step)
     [ -d "$run/checkpoint-$step" ] || { echo "$1: no checkpoint of the last step $step"; ls "$run"; exit 1; }
-    grep -q "^stopped: $step of" "$work/$1.log" || { echo "$1: no summary"; cat "$work/$1.log"; exit 1; }
+    grep -Eq "^(policy\[0\]: )?stopped: $step of" "$work/$1.log" || { echo "$1: no summary"; cat "$work/$1.log"; exit 1; }
     "$troupe" audit "$run" >"$work/audit" || { echo "$1:"; cat "$work/audit"; exit 1; }
     echo "$1: stopped at step $step, exit code $3, audit clean"
 }

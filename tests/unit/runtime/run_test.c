@@ -634,7 +634,11 @@ run_main(const char *a, const char *b)
     (void)snprintf(first, sizeof first, "%s", a == NULL ? "" : a);
     (void)snprintf(second, sizeof second, "%s", b == NULL ? "" : b);
     char *argv[] = {name, a == NULL ? NULL : first, b == NULL ? NULL : second, NULL};
-    troupe_app app = {.name = "program", .graph = main_graph, .drive = main_drive, .pool_loops = 2};
+    troupe_app app = {.name = "program",
+        .graph = main_graph,
+        .drive = main_drive,
+        .pool_loops = 2,
+        .colocate = true};
     return troupe_main(a == NULL ? 1 : b == NULL ? 2 : 3, argv, &app);
 }
 

@@ -97,7 +97,8 @@ run(uint64_t grace_ns)
 {
     char name[] = "program";
     char *argv[] = {name, NULL};
-    troupe_app app = {.name = "program", .graph = graph, .pool_loops = 1, .grace_ns = grace_ns};
+    troupe_app app = {
+        .name = "program", .graph = graph, .pool_loops = 1, .grace_ns = grace_ns, .colocate = true};
     int code = troupe_main(1, argv, &app);
     bool in_order = atomic_load(&facts.stops) == 1 && atomic_load(&facts.late) == 1 &&
                     atomic_load(&facts.finis) == 1;

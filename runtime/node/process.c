@@ -1,0 +1,78 @@
+/* See process.h. */
+#include "node/process.h"
+
+#include "sys/share.h"
+
+#include <troupe/ext/sys.h>
+#include <troupe/ext/worker.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    EXIT_INPUT = 2
+};
+
+int
+tr_program_complain(const struct tr_program *program, troupe_status status, const troupe_error *err)
+{
+    fprintf(stderr, "%s: %s\n", program->name,
+        err->text[0] != '\0' ? err->text : troupe_status_text(status));
+    return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? EXIT_INPUT : EXIT_FAILURE;
+}
+
+troupe_status
+tr_process_plan(int count, struct tr_plan **out, troupe_error *err)
+{
+    tr_buf bytes = {0};
+    bool open = true;
+    for (int i = 0; i < count; i++) {
+        open = tr_fd_keep(TR_FD_PLAN + i) && open;
+    }
+    troupe_status status =
+        open ? tr_sealed_read(TR_FD_PLAN, TR_PLAN_BYTES_MAX, &bytes, err) : TROUPE_CORRUPT;
+    if (status == TROUPE_OK) {
+        status = tr_plan_read(bytes.data, bytes.size, out, err);
+    }
+    tr_buf_fini(&bytes);
+    if (status != TROUPE_OK) {
+        return troupe_fail(err, TROUPE_INVALID,
+            "the environment variable " TR_BIRTH_VARIABLE
+            " is set, but no run has started this process; it is for processes that a run starts "
+            "itself: unset it");
+    }
+    return TROUPE_OK;
+}
+
+troupe_status
+tr_process_open(struct tr_run *run, const struct tr_birth *birth, troupe_error *err)
+{
+    const tr_unix_options link = {.dir = run->plan->folder};
+    run->epoch = birth->epoch;
+    troupe_status status = troupe_link_unix(&link, &run->link, err);
+    if (status == TROUPE_OK) {
+        status = tr_run_open(run, err);
+    }
+    if (status == TROUPE_OK && tr_run_here(run)->kind != TR_PROCESS_NODE) {
+        tr_directory_up(run->directory, run->node_role, 0, tr_controller_ref(birth->node_epoch));
+    }
+    return status;
+}
+
+troupe_status
+tr_guard_start(const struct tr_plan *plan, const struct tr_birth *birth,
+    const int given[TR_GUARD_GIVEN], tr_worker **out, troupe_error *err)
+{
+    char birth_text[TR_BIRTH_TEXT_MAX];
+    tr_birth_write(birth, birth_text);
+    const char *env[] = {birth_text, NULL};
+    tr_worker_options options = {.image = given[TR_FD_IMAGE - TR_FD_PLAN],
+        .argv = (const char *const *)plan->argv,
+        .env_add = env,
+        .fds = given,
+        .fd_count = TR_GUARD_GIVEN,
+        .own_group = true,
+        .no_cgroup = true, /* it outlives its maker, whose groups are then anybody's to sweep */
+        .capture = false};
+    return tr_worker_start(&options, out, err);
+}

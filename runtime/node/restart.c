@@ -1,0 +1,63 @@
+/* See restart.h. A restart counts for exactly one window from the death that it followed. */
+#include "node/restart.h"
+
+#include <troupe/ext/base.h>
+
+void
+tr_restart_role_fini(struct tr_restart_role *role)
+{
+    tr_free(role->times);
+    *role = (struct tr_restart_role){0};
+}
+
+static void
+forget_old(const struct tr_restart_limits *limits, struct tr_restart_role *role, uint64_t now_ns)
+{
+    while (role->count > 0 && now_ns - role->times[role->first] >= limits->window_ns) {
+        role->first = (role->first + 1) % (uint32_t)limits->restarts;
+        role->count--;
+    }
+}
+
+static void
+back_off(
+    const struct tr_restart_limits *limits, struct tr_restart_replica *replica, uint64_t now_ns)
+{
+    bool quiet =
+        !replica->died || now_ns - replica->died_ns >= limits->window_ns + replica->pause_ns;
+    uint64_t doubled = TR_MIN(replica->pause_ns * 2, TR_BACKOFF_MAX_NS);
+    replica->pause_ns = quiet ? TR_MIN(limits->backoff_ns, TR_BACKOFF_MAX_NS) : doubled;
+    replica->died_ns = now_ns;
+    replica->died = true;
+}
+
+bool
+tr_restart_decide(const struct tr_restart_limits *limits, struct tr_restart_role *role,
+    struct tr_restart_replica *replica, uint64_t now_ns, uint64_t *pause_ns)
+{
+    if (tr_restart_left(limits, role, now_ns) == 0) {
+        return false;
+    }
+    if (limits->restarts > 0) {
+        uint32_t capacity = (uint32_t)limits->restarts;
+        if (role->times == NULL) {
+            role->times = tr_zalloc(capacity, sizeof *role->times);
+        }
+        role->times[(role->first + role->count) % capacity] = now_ns;
+        role->count++;
+    }
+    back_off(limits, replica, now_ns);
+    *pause_ns = replica->pause_ns;
+    return true;
+}
+
+int
+tr_restart_left(
+    const struct tr_restart_limits *limits, struct tr_restart_role *role, uint64_t now_ns)
+{
+    if (limits->restarts <= 0) {
+        return limits->restarts < 0 ? -1 : 0;
+    }
+    forget_old(limits, role, now_ns);
+    return limits->restarts - (int)role->count;
+}

@@ -1,0 +1,43 @@
+/* When a replica that was lost is made anew, and when the run gives up: a pure function of the
+ * deaths so far. One limit for each role, one back-off for each replica. */
+#ifndef TR_NODE_RESTART_H
+#define TR_NODE_RESTART_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TR_BACKOFF_MAX_NS UINT64_C(10000000000)
+
+/* What a role may lose. */
+struct tr_restart_limits {
+    int restarts;        /* within a window; -1: any number */
+    uint64_t window_ns;  /* > 0 */
+    uint64_t backoff_ns; /* > 0; the first pause */
+};
+
+/* The restarts of a role within the last window. Zeroed is a role that lost nobody. */
+struct tr_restart_role {
+    uint64_t *times; /* ring of limits.restarts entries, made when first needed */
+    uint32_t first;
+    uint32_t count;
+};
+
+/* Of one replica. Zeroed is one that has never died. */
+struct tr_restart_replica {
+    uint64_t pause_ns; /* before its last restart */
+    uint64_t died_ns;
+    bool died;
+};
+
+void tr_restart_role_fini(struct tr_restart_role *role);
+
+/* A replica has died at now_ns: true when it is to be made anew, *pause_ns from now; false when
+ * the role has used up what it may lose. Times do not go back. */
+bool tr_restart_decide(const struct tr_restart_limits *limits, struct tr_restart_role *role,
+    struct tr_restart_replica *replica, uint64_t now_ns, uint64_t *pause_ns);
+
+/* Restarts that the role has left at now_ns; -1: any number. */
+int tr_restart_left(
+    const struct tr_restart_limits *limits, struct tr_restart_role *role, uint64_t now_ns);
+
+#endif

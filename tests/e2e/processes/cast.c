@@ -1,0 +1,376 @@
+/* A program for tests of real processes: actors that echo, count, compute, block, print, leak, fail
+ * and die in every way, and a driver that does one thing by name.
+ *
+ *   cast [KEY=VALUE...]
+ *
+ *   drive=NAME replicas=N restarts=N window=S backoff=MS place=NAME pooled=0|1 heap=0|1
+ *   memory=BYTES grace=MS init=PATH (an init fails while that file is there) title=S
+ *   drive=one: method=NAME number=N or text=S, after=MS, counts=N, code=N */
+#include <troupe/troupe.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS UINT64_C(1000000)
+
+static const char *
+value(int argc, char **argv, const char *key, const char *otherwise)
+{
+    size_t length = strlen(key);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], key, length) == 0 && argv[i][length] == '=') {
+            return argv[i] + length + 1;
+        }
+    }
+    return otherwise;
+}
+
+static int
+number(int argc, char **argv, const char *key, int otherwise)
+{
+    const char *text = value(argc, argv, key, NULL);
+    return text == NULL ? otherwise : (int)strtol(text, NULL, 10);
+}
+
+static void
+sleep_ms(int64_t ms)
+{
+    struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    while (nanosleep(&t, &t) != 0) {
+    }
+}
+
+/* --- actors ---------------------------------------------------------------------------------- */
+
+struct state {
+    int64_t count;
+    bool stubborn; /* never stops */
+};
+
+static troupe_status
+init(troupe_ctx *ctx, const char *config, troupe_error *err)
+{
+    char path[256] = "";
+    const char *at = strstr(config, "\"init\":\"");
+    (void)ctx;
+    if (at != NULL && sscanf(at, "\"init\":\"%255[^\"]", path) == 1 && access(path, F_OK) == 0) {
+        return troupe_fail(err, TROUPE_DEVICE, "the file is there");
+    }
+    return TROUPE_OK;
+}
+
+static void
+echo(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    troupe_args values = {0};
+    troupe_args_str(&values, troupe_arg_str(call, 0));
+    troupe_reply(call, &values);
+}
+
+static void
+count(troupe_ctx *ctx, troupe_call *call)
+{
+    struct state *state = troupe_state(ctx);
+    troupe_reply_i64(call, ++state->count);
+}
+
+static void
+pid(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    troupe_reply_i64(call, getpid());
+}
+
+static void
+crash(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    (void)call;
+    fprintf(stderr, "about to crash\n");
+    abort();
+}
+
+/* exit(code) of the whole process, in the middle of a method. */
+static void
+leave(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    _exit((int)troupe_arg_i64(call, 0));
+}
+
+static void
+fail(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)call;
+    troupe_exit(ctx, TROUPE_DEVICE, "asked to fail");
+}
+
+static void
+answer_and_fail(troupe_ctx *ctx, troupe_call *call)
+{
+    troupe_reply(call, NULL);
+    sleep_ms(20);
+    troupe_exit(ctx, TROUPE_DEVICE, "failed after its answer");
+}
+
+static void
+finish(troupe_ctx *ctx, troupe_call *call)
+{
+    troupe_reply(call, NULL);
+    troupe_exit(ctx, TROUPE_OK, "its work is done");
+}
+
+static void
+block(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    sleep_ms(troupe_arg_i64(call, 0));
+    troupe_reply(call, NULL);
+}
+
+static void
+print(troupe_ctx *ctx, troupe_call *call)
+{
+    printf("out: %s\n", troupe_arg_str(call, 0));
+    fflush(stdout);
+    fprintf(stderr, "err: %s\n", troupe_arg_str(call, 0));
+    troupe_log(ctx, "log: %s", troupe_arg_str(call, 0));
+    troupe_reply(call, NULL);
+}
+
+/* Much output, fast. */
+static void
+flood(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    for (int64_t i = 0; i < troupe_arg_i64(call, 0); i++) {
+        fprintf(stderr, "line %lld of a flood ........................................\n",
+            (long long)i);
+    }
+    troupe_reply(call, NULL);
+}
+
+static void
+leak(troupe_ctx *ctx, troupe_call *call)
+{
+    troupe_object object;
+    void *bytes = NULL;
+    troupe_status status = troupe_object_create(troupe_ctx_store(ctx), 1 << 16, &object, &bytes);
+    if (status == TROUPE_OK && troupe_arg_i64(call, 0) != 0) {
+        memset(bytes, 7, 1 << 16);
+        status = troupe_object_seal(troupe_ctx_store(ctx), object);
+    }
+    troupe_reply_i64(call, status);
+}
+
+static void
+objects(troupe_ctx *ctx, troupe_call *call)
+{
+    troupe_store_stats stats;
+    troupe_store_get_stats(troupe_ctx_store(ctx), &stats);
+    troupe_reply_i64(call, (int64_t)stats.objects);
+}
+
+static void
+grow(troupe_ctx *ctx, troupe_call *call)
+{
+    (void)ctx;
+    for (int i = 0; i < 64; i++) {
+        char *bytes = malloc(8 << 20);
+        memset(bytes, i, 8 << 20);
+        sleep_ms(50);
+    }
+    troupe_reply(call, NULL);
+}
+
+static void
+stay(troupe_ctx *ctx, troupe_call *call)
+{
+    struct state *state = troupe_state(ctx);
+    state->stubborn = true;
+    troupe_reply(call, NULL);
+}
+
+static void
+quit(troupe_ctx *ctx, troupe_call *call)
+{
+    int64_t code = troupe_arg_i64(call, 0);
+    troupe_reply(call, NULL);
+    troupe_quit(ctx, (int)code);
+}
+
+static bool
+stop(troupe_ctx *ctx)
+{
+    struct state *state = troupe_state(ctx);
+    troupe_log(ctx, "asked to stop");
+    return !state->stubborn;
+}
+
+#define METHODS                                                                             \
+    {                                                                                       \
+        {"echo", echo}, {"count", count}, {"pid", pid}, {"crash", crash}, {"leave", leave}, \
+            {"fail", fail}, {"answer_and_fail", answer_and_fail}, {"finish", finish},       \
+            {"block", block}, {"print", print}, {"flood", flood}, {"leak", leak},           \
+            {"objects", objects}, {"grow", grow}, {"stay", stay}, {"quit", quit},           \
+        {                                                                                   \
+            NULL, NULL                                                                      \
+        }                                                                                   \
+    }
+
+static const troupe_class player = {.name = "player",
+    .state_size = sizeof(struct state),
+    .init = init,
+    .stop = stop,
+    .own_loop = true,
+    .methods = METHODS};
+static const troupe_class pooled = {.name = "pooled",
+    .state_size = sizeof(struct state),
+    .init = init,
+    .stop = stop,
+    .methods = METHODS};
+
+static troupe_status
+graph(troupe_graph *g, int argc, char **argv)
+{
+    char config[512];
+    const char *place = value(argc, argv, "place", NULL);
+    (void)snprintf(config, sizeof config, "{\"init\":\"%s\"}", value(argc, argv, "init", ""));
+    const troupe_class *type = number(argc, argv, "pooled", 0) != 0 ? &pooled : &player;
+    troupe_class *copy = NULL;
+    if (number(argc, argv, "heap", 0) != 0) {
+        copy = malloc(sizeof *copy);
+        *copy = player;
+        type = copy;
+    }
+    troupe_role_add(g, "w", type, .replicas = number(argc, argv, "replicas", 2), .config = config,
+        .restarts = number(argc, argv, "restarts", 0),
+        .restart_window_s = (double)number(argc, argv, "window", 0),
+        .backoff_ms = number(argc, argv, "backoff", 0), .place = place,
+        .memory = (uint64_t)number(argc, argv, "memory", 0));
+    if (place != NULL) {
+        troupe_role_add(g, "v", &pooled, .replicas = number(argc, argv, "replicas", 2),
+            .restarts = number(argc, argv, "restarts", 0), .place = place);
+    }
+    troupe_graph_name(g, value(argc, argv, "title", NULL));
+    return TROUPE_OK;
+}
+
+/* --- drives ---------------------------------------------------------------------------------- */
+
+static troupe_status
+ask(troupe_ctx *ctx, int replica, const char *method, int64_t number_, const char *text,
+    int64_t *result)
+{
+    troupe_args args = {0};
+    troupe_answer *answer = NULL;
+    if (text != NULL) {
+        troupe_args_str(&args, text);
+    } else {
+        troupe_args_i64(&args, number_);
+    }
+    troupe_status status =
+        troupe_call_wait(ctx, troupe_to(ctx, "w", replica), method, &args, &answer);
+    if (status != TROUPE_OK) {
+        troupe_args_fini(&args);
+        printf("%s: %s %s\n", method, troupe_status_name(status),
+            answer == NULL ? "" : troupe_answer_text(answer));
+        fflush(stdout);
+    } else if (result != NULL) {
+        *result = troupe_arg_i64(answer, 0);
+    }
+    troupe_answer_free(answer);
+    return status;
+}
+
+static bool
+never(void *user)
+{
+    (void)user;
+    return false;
+}
+
+/* Prints the pids once, and again whenever they have changed; ends when it is stopped. */
+static int
+drive_serve(troupe_ctx *ctx)
+{
+    int64_t known[64] = {0};
+    while (troupe_wait(ctx, never, NULL, 50 * MS) != TROUPE_STOPPED) {
+        for (int i = 0; i < troupe_replicas(ctx, "w") && i < 64; i++) {
+            int64_t now = 0;
+            if (ask(ctx, i, "pid", 0, NULL, &now) == TROUPE_OK && now != known[i]) {
+                known[i] = now;
+                printf("pid w[%d] %lld\n", i, (long long)now);
+                fflush(stdout);
+            }
+        }
+    }
+    printf("stopped\n");
+    fflush(stdout);
+    return 0;
+}
+
+/* One call, then some more of another kind. */
+static int
+drive_one(troupe_ctx *ctx, int argc, char **argv)
+{
+    int64_t result = -1;
+    const char *text = value(argc, argv, "text", NULL);
+    troupe_status status = ask(ctx, 0, value(argc, argv, "method", "echo"),
+        number(argc, argv, "number", 0), text, &result);
+    printf("status %s result %lld\n", troupe_status_name(status), (long long)result);
+    if (number(argc, argv, "after", -1) >= 0) {
+        (void)troupe_wait(ctx, never, NULL, (uint64_t)number(argc, argv, "after", 0) * MS);
+    }
+    for (int i = 0; i < number(argc, argv, "counts", 0); i++) {
+        status = ask(ctx, 0, "count", 0, NULL, &result);
+        printf("count %s %lld\n", troupe_status_name(status), (long long)result);
+    }
+    fflush(stdout);
+    return number(argc, argv, "code", 0);
+}
+
+/* Objects that w[0] makes and never releases are back when it is dead. */
+static int
+drive_leaks(troupe_ctx *ctx, int argc, char **argv)
+{
+    int64_t result = -1;
+    (void)ask(ctx, 1, "objects", 0, NULL, &result);
+    printf("objects before %lld\n", (long long)result);
+    for (int i = 0; i < 3; i++) {
+        (void)ask(ctx, 0, "leak", number(argc, argv, "number", 0), NULL, &result);
+    }
+    (void)ask(ctx, 1, "objects", 0, NULL, &result);
+    printf("objects with %lld\n", (long long)result);
+    (void)ask(ctx, 0, "crash", 0, NULL, NULL);
+    (void)ask(ctx, 1, "objects", 0, NULL, &result);
+    printf("objects after %lld\n", (long long)result);
+    fflush(stdout);
+    return 0;
+}
+
+static int
+drive(troupe_ctx *ctx, int argc, char **argv)
+{
+    const char *name = value(argc, argv, "drive", "one");
+    printf("driver %d\n", getpid());
+    fflush(stdout);
+    if (strcmp(name, "serve") == 0) {
+        return drive_serve(ctx);
+    }
+    return strcmp(name, "leaks") == 0 ? drive_leaks(ctx, argc, argv) : drive_one(ctx, argc, argv);
+}
+
+int
+main(int argc, char **argv)
+{
+    return troupe_main(argc, argv,
+        &(troupe_app){.graph = graph,
+            .drive = drive,
+            .grace_ns = (uint64_t)number(argc, argv, "grace", 5000) * MS});
+}

@@ -1,0 +1,476 @@
+#!/usr/bin/env python3
+"""Real processes of a run: what each does when parts of it print, block, fail, die and are stopped. After each case no
+process of the run and no folder of it is left. Standard library only. Usage: processes.py CAST TROUPE [CASE...]"""
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+CAST, TROUPE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+CASES = []
+LIMIT_S = 40
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Run:
+    """A run in a folder of its own for $XDG_RUNTIME_DIR, by which all its processes are found."""
+
+    def __init__(self, work, *words, env=None):
+        self.work = work
+        self.dir = os.path.join(work, "x")
+        os.makedirs(self.dir, mode=0o700, exist_ok=True)
+        environment = dict(os.environ, XDG_RUNTIME_DIR=self.dir, **(env or {}))
+        self.out_path = os.path.join(work, "out")
+        self.err_path = os.path.join(work, "err")
+        with open(self.out_path, "w", encoding="utf-8") as out, open(self.err_path, "w", encoding="utf-8") as err:
+            self.process = subprocess.Popen([CAST, *words], stdout=out, stderr=err, env=environment, cwd=work)
+        self.environment = environment
+
+    def pids(self):
+        """pid -> short name of every process of the run that is no zombie"""
+        found = {}
+        mark = f"XDG_RUNTIME_DIR={self.dir}".encode()
+        for path in glob.glob("/proc/[0-9]*"):
+            try:
+                with open(path + "/environ", "rb") as file:
+                    ours = mark in file.read().split(b"\0")
+                with open(path + "/stat", encoding="utf-8") as file:
+                    state = file.read().rsplit(")", 1)[1].split()[0]
+                with open(path + "/comm", encoding="utf-8") as file:
+                    name = file.read().strip()
+            except OSError:
+                continue
+            if ours and state != "Z":
+                found[int(path[6:])] = name
+        return found
+
+    def pid(self, name):
+        pids = [pid for pid, comm in self.pids().items() if comm == name]
+        if len(pids) != 1:
+            raise AssertionError(f"{len(pids)} processes called {name}: {self.pids()}")
+        return pids[0]
+
+    def out(self):
+        with open(self.out_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def err(self):
+        with open(self.err_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def wait_for(self, condition, what, limit=LIMIT_S):
+        until = time.monotonic() + limit
+        while not condition():
+            if time.monotonic() > until:
+                raise AssertionError(f"{what} did not come within {limit} s\nout: {self.out()}\nerr: {self.err()}")
+            time.sleep(0.02)
+
+    def wait_out(self, pattern, count=1, limit=LIMIT_S):
+        self.wait_for(lambda: len(re.findall(pattern, self.out())) >= count, f"{count} x /{pattern}/ in out", limit)
+
+    def wait_err(self, pattern, count=1, limit=LIMIT_S):
+        self.wait_for(lambda: len(re.findall(pattern, self.err())) >= count, f"{count} x /{pattern}/ in err", limit)
+
+    def end(self, limit=LIMIT_S):
+        """The exit code, once nothing of the run is left."""
+        try:
+            code = self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {limit} s\nout: {self.out()}\nerr: {self.err()}") from None
+        self.gone()
+        return code
+
+    def gone(self, limit=10):
+        self.wait_for(lambda: not self.pids(), f"the end of {self.pids()}", limit)
+        left = os.listdir(os.path.join(self.dir, "troupe")) if os.path.isdir(os.path.join(self.dir, "troupe")) else []
+        if left:
+            raise AssertionError(f"folders are left: {left}")
+
+    def clean(self):
+        for pid in self.pids():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+def check(condition, run, what):
+    if not condition:
+        raise AssertionError(f"{what}\nout: {run.out()}\nerr: {run.err()}")
+
+
+def ends(run, code, *parts):
+    got = run.end()
+    text = run.out() + run.err()
+    missing = [part for part in parts if not re.search(part, text)]
+    check(got == code and not missing, run, f"exit {got} (wanted {code}), missing {missing}")
+
+
+# --- plain ---------------------------------------------------------------------------------------------------------
+
+
+@case
+def every_replica_has_a_process_of_its_own(start):
+    run = start("drive=serve", "replicas=3")
+    run.wait_out(r"pid w\[\d\] \d+", 3)
+    pids = re.findall(r"pid w\[\d\] (\d+)", run.out())
+    names = run.pids()
+    check(len(set(pids)) == 3 and all(names[int(pid)].startswith("w[") for pid in pids), run, f"{names}")
+    check(sorted(names.values()).count("node") == 1 and len(names) == 5, run, f"{names}")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143, "stopped")
+
+
+@case
+def a_place_is_a_process_that_roles_share(start):
+    run = start("drive=serve", "replicas=2", "place=gpu")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    names = sorted(run.pids().values())
+    check(names == ["cast", "gpu[0]", "gpu[1]", "node"], run, f"{names}")
+    run.process.send_signal(signal.SIGINT)
+    ends(run, 130, "stopped")
+
+
+@case
+def the_code_of_drive_and_of_quit(start):
+    ends(start("method=echo", "text=a", "code=7"), 7, "status OK")
+
+
+@case
+def the_first_code_counts(start):
+    ends(start("method=quit", "number=9", "code=7"), 9)
+
+
+@case
+def colocated_is_one_process(start):
+    run = start("--colocate", "drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    check(len(run.pids()) == 1, run, f"{run.pids()}")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
+def a_class_on_the_heap_is_refused_unless_colocated(start):
+    ends(start("heap=1"), 2, "role w: its class player is neither in the program nor in a library", "--colocate")
+    ends(start("heap=1", "--colocate", "text=a"), 0, "status OK")
+
+
+@case
+def the_variable_set_by_hand_is_refused(start):
+    for value in ("x", "1 node 0 1 1 1 0 1", "1 worker 2 3001 1 1 1 1", "1 driver 1 1 1 1 0 1"):
+        run = start(env={"TROUPE_PROCESS": value})
+        ends(run, 2, "TROUPE_PROCESS", "unset it")
+
+
+@case
+def output_is_prefixed_once(start):
+    run = start("method=print", "text=words", "replicas=1")
+    check(run.end() == 0, run, "code")
+    lines = run.err().split("\n")
+    for line in ("w[0]: out: words", "w[0]: err: words", "w[0]: log: words"):
+        check(lines.count(line) == 1, run, f"{line}: {lines.count(line)} times")
+
+
+@case
+def a_flood_of_output_ends(start):
+    run = start("method=flood", "number=50000", "replicas=1", "code=3")
+    ends(run, 3, "line 49999 of a flood|lines were dropped")
+
+
+# --- deaths ----------------------------------------------------------------------------------------------------------
+
+
+@case
+def callers_are_told_the_death_record(start):
+    ends(start("method=crash"), 1,
+         r"crash: DIED w\[0\].crash: w\[0\] \(pid \d+\) was killed by signal 6 \(SIGABRT\) while in player.crash "
+         r"for 0\.\d s; .*last lines: about to crash", r"cast: w\[0\] \(pid \d+\) was killed by signal 6")
+
+
+@case
+def an_exit_in_the_middle_of_a_method(start):
+    ends(start("method=leave", "number=3"), 1, r"leave: DIED .*w\[0\] \(pid \d+\) ended with exit code 3 while in "
+         r"player.leave")
+
+
+@case
+def a_failure_after_the_answer_decides(start):
+    for _ in range(5):
+        ends(start("method=answer_and_fail", "code=0"), 1, r"w\[0\] ended: failed after its answer")
+
+
+@case
+def a_process_of_an_actor_that_failed_is_replaced(start):
+    run = start("drive=one", "method=fail", "restarts=2", "after=1000", "counts=2", "replicas=1")
+    ends(run, 0, r"fail: DIED .*asked to fail", r"w\[0\] ended: asked to fail; it is made again in 0.1 s, 1 restarts "
+         r"left", r"w\[0\] \(pid \d+\) is up again", "count OK 1\ncount OK 2")
+
+
+@case
+def an_actor_of_a_shared_place_is_made_again_in_it(start):
+    run = start("drive=one", "method=fail", "restarts=2", "after=1000", "counts=1", "replicas=1", "place=p")
+    ends(run, 0, r"w\[0\] ended: asked to fail; it is made again", "count OK 1")
+    check("is up again" not in run.err(), run, "the process was replaced")
+
+
+@case
+def one_that_has_finished_is_not_replaced(start):
+    ends(start("method=finish", "restarts=5", "after=500", "counts=1", "replicas=1"), 0,
+         r"count NOT_FOUND|count GONE|count STOPPED")
+
+
+@case
+def a_killed_worker_is_replaced_within_its_limits(start):
+    run = start("drive=serve", "replicas=2", "restarts=2", "backoff=50")
+    for i in range(2):
+        run.wait_out(r"pid w\[1\] \d+", i + 1)
+        os.kill(run.pid("w[1]"), signal.SIGKILL)
+    run.wait_out(r"pid w\[1\] \d+", 3)
+    check(len(re.findall(r"pid w\[0\]", run.out())) == 1, run, "the other one was touched")
+    os.kill(run.pid("w[1]"), signal.SIGKILL)
+    ends(run, 1, r"cast: w\[1\] \(pid \d+\) was killed by signal 9 \(SIGKILL\)", "w: 3 deaths, 2 restarts")
+
+
+@case
+def two_are_killed_at_once(start):
+    run = start("drive=serve", "replicas=3", "restarts=-1")
+    run.wait_out(r"pid w\[\d\] \d+", 3)
+    first, second = run.pid("w[0]"), run.pid("w[2]")
+    os.kill(first, signal.SIGKILL)
+    os.kill(second, signal.SIGKILL)
+    run.wait_out(r"pid w\[0\] \d+", 2)
+    run.wait_out(r"pid w\[2\] \d+", 2)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
+def one_is_killed_while_it_starts(start):
+    run = start("drive=serve", "replicas=2", "restarts=-1", "backoff=1")
+    for _ in range(20):
+        time.sleep(0.01)
+        for pid, name in run.pids().items():
+            if name == "w[0]":
+                os.kill(pid, signal.SIGKILL)
+    run.wait_out(r"pid w\[1\] \d+")
+    run.wait_for(lambda: "w[0]" in run.pids().values(), "w[0]")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
+def an_init_that_fails_at_first_ends_the_run(start):
+    run = start("init=/proc/self/exe", "restarts=-1")
+    ends(run, 1, r"cast: w\[\d\]: the file is there")
+
+
+@case
+def an_init_that_fails_at_a_restart_counts(start):
+    flag = os.path.join(start.work, "flag")
+    run = start("drive=serve", "replicas=1", "restarts=3", "backoff=20", f"init={flag}")
+    run.wait_out(r"pid w\[0\] \d+")
+    with open(flag, "w", encoding="utf-8"):
+        pass
+    os.kill(run.pid("w[0]"), signal.SIGKILL)
+    ends(run, 1, r"w\[0\]: the file is there; it is made again in 0.0 s, 1 restarts left",
+         r"cast: w\[0\]: the file is there", "w: 4 deaths, 3 restarts")
+
+
+@case
+def a_memory_ceiling_kills_and_names(start):
+    run = start("method=grow", f"memory={100 << 20}", "replicas=1")
+    ends(run, 1, r"w\[0\] \(pid \d+\) .*(ceiling|limit).*")
+
+
+# --- guards ------------------------------------------------------------------------------------------------------------
+
+
+@case
+def a_killed_node_is_replaced(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    before = run.pids()
+    os.kill(run.pid("node"), signal.SIGKILL)
+    run.wait_out(r"pid w\[\d\] \d+", 4)
+    after = run.pids()
+    check(len(set(before) & set(after)) == 1, run, f"{before} {after}")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143, r"the node part \(pid \d+\) was killed by signal 9 \(SIGKILL\).*; starting it again, life 2",
+         r"stopped")
+
+
+@case
+def a_killed_driver_is_replaced(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    workers = {pid for pid, name in run.pids().items() if name.startswith("w[")}
+    run.process.kill()
+    run.wait_out(r"driver \d+", 2)
+    run.wait_out(r"pid w\[\d\] \d+", 4)
+    check(workers <= set(run.pids()), run, "workers were touched")
+    check(run.process.wait(5) == -9, run, "the shell sees the kill")
+    os.kill(run.pid("cast"), signal.SIGTERM)
+    run.gone()
+    check("stopped" in run.out(), run, "not stopped in order")
+
+
+@case
+def node_and_driver_in_turn(start):
+    run = start("drive=serve", "replicas=1", "restarts=-1")
+    for i in range(3):
+        run.wait_out(r"driver \d+", i + 1)
+        run.wait_out(r"pid w\[0\] \d+", 2 * i + 1)
+        os.kill(run.pid("node"), signal.SIGKILL)
+        run.wait_out(r"pid w\[0\] \d+", 2 * i + 2)
+        os.kill(run.pid("cast"), signal.SIGKILL)
+    run.wait_out(r"driver \d+", 4)
+    run.wait_out(r"pid w\[0\] \d+", 7)
+    os.kill(run.pid("node"), signal.SIGTERM)
+    run.gone()
+    check("life 4" in run.err(), run, "lives")
+
+
+@case
+def node_and_driver_at_once_leave_no_process(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    node = run.pid("node")
+    os.kill(node, signal.SIGSTOP)
+    run.process.kill()
+    os.kill(node, signal.SIGKILL)
+    run.process.wait(5)
+    run.wait_for(lambda: not run.pids(), f"the end of {run.pids()}", 10)
+    shutil.rmtree(os.path.join(run.dir, "troupe"))
+
+
+# --- signs of life -------------------------------------------------------------------------------------------------------
+
+
+@case
+def a_stopped_process_is_named(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    pid = run.pid("w[1]")
+    os.kill(pid, signal.SIGSTOP)
+    run.wait_err(rf"w\[1\] \(pid {pid}\) has not answered for [45] s: its process is stopped \(state T\)", 1, 6)
+    os.kill(pid, signal.SIGCONT)
+    run.wait_err(rf"w\[1\] \(pid {pid}\) answers again after \d+ s", 1, 6)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
+def a_pooled_actor_that_blocks_is_named(start):
+    run = start("method=block", "number=6000", "replicas=1", "pooled=1", "after=1000")
+    ends(run, 0, r"w\[0\] \(pid \d+\) is in pooled.block for [45].\d s", r"w\[0\] \(pid \d+\) goes on")
+
+
+@case
+def one_with_a_thread_of_its_own_may_compute(start):
+    run = start("method=block", "number=6000", "replicas=1")
+    ends(run, 0, "status OK")
+    check("is in" not in run.err() and "answered" not in run.err(), run, "it was named")
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------------
+
+
+@case
+def a_signal_to_the_node_stops_all(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    os.kill(run.pid("node"), signal.SIGINT)
+    ends(run, 130, "stopped")
+
+
+@case
+def a_second_signal_kills_all_at_once(start):
+    for to in ("cast", "node"):
+        run = start("drive=one", "method=block", "number=30000", "replicas=2", "grace=30000")
+        run.wait_out(r"driver \d+")
+        run.wait_for(lambda r=run: "w[1]" in r.pids().values(), "w[1]")
+        time.sleep(0.3)
+        begun = time.monotonic()
+        pid = run.pid(to)
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGTERM)
+        code = run.process.wait(10)
+        check(code in (-15, 143), run, f"{to}: exit {code}")
+        run.gone()
+        check(time.monotonic() - begun < 5, run, "at once")
+
+
+@case
+def the_grace_time_ends_with_a_kill_that_is_named(start):
+    run = start("drive=one", "method=block", "number=60000", "replicas=2", "grace=700")
+    run.wait_for(lambda: "w[1]" in run.pids().values(), "w[1]")
+    time.sleep(0.5)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143, r"w\[0\] \(pid \d+\) did not end within its grace time: it is killed")
+
+
+@case
+def a_worker_dies_while_the_run_is_stopping(start):
+    run = start("drive=one", "method=block", "number=60000", "replicas=2", "grace=3000")
+    run.wait_for(lambda: "w[1]" in run.pids().values(), "w[1]")
+    time.sleep(0.5)
+    pid = run.pid("w[0]")
+    run.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGKILL)
+    ends(run, 143, rf"w\[0\] \(pid {pid}\) was killed by signal 9 .*, while the run was ending")
+
+
+# --- the store ---------------------------------------------------------------------------------------------------------------
+
+
+@case
+def what_a_dead_worker_held_returns(start):
+    for sealed in (0, 1):
+        run = start("drive=leaks", f"number={sealed}", "replicas=2", "restarts=5")
+        ends(run, 0, "objects before 0\n", "objects with 3\n", "objects after 0\n")
+
+
+def main():
+    chosen = sys.argv[3:]
+    failed = []
+    for function in CASES:
+        name = function.__name__
+        if chosen and name not in chosen:
+            continue
+        work = tempfile.mkdtemp(prefix="troupe-test-")
+        runs = []
+
+        def start(*words, env=None, work=work, runs=runs):
+            folder = os.path.join(work, str(len(runs)))
+            os.makedirs(folder)
+            runs.append(Run(folder, *words, env=env))
+            return runs[-1]
+
+        start.work = work
+        begun = time.monotonic()
+        try:
+            function(start)
+            print(f"ok      {time.monotonic() - begun:6.2f} s  {name}", flush=True)
+        except (AssertionError, OSError, subprocess.SubprocessError, KeyError) as error:
+            print(f"FAILED  {time.monotonic() - begun:6.2f} s  {name}: {error}", flush=True)
+            failed.append(name)
+        finally:
+            for run in runs:
+                run.clean()
+            shutil.rmtree(work, ignore_errors=True)
+    print(f"{len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
