@@ -187,7 +187,7 @@ streams_do_not_share_scratch_memory(void **state)
         R = 64,
         D = 96,
         V = 500,
-        ROUNDS = 20,
+        ROUNDS = 40,
         LONG = 1 << 21
     };
 

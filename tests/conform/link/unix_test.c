@@ -1,5 +1,5 @@
-/* What the Unix link gives beyond the table's common rules: names in a directory, lives, sends that never block, ends that
- * are told last. */
+/* What the Unix link gives beyond the table's common rules: names in a directory, lives, sends that
+ * never block, ends that are told last. */
 #include "check.h"
 #include "makers.h"
 #include "side.h"

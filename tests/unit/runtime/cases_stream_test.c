@@ -356,6 +356,25 @@ a_chain_fails_with_the_status_and_cause_of_what_it_waited_for(void **state)
     assert_int_equal(answers.answers[0].value, 4);
 }
 
+static void
+a_chain_is_not_sent_before_its_values_when_its_role_comes_up(void **state)
+{
+    (void)state;
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    struct server *self = troupe_state(rig_spawn(&rig, 1, &server, "alpha", 0));
+    troupe_call_id id = call_named(from, troupe_to(from, "alpha", 0), "keep");
+    (void)link_of_chain(from, troupe_to(from, "beta", 0), &id, true);
+    rig_settle(&rig);
+    const struct server *late = troupe_state(rig_spawn(&rig, 2, &server, "beta", 0));
+    rig_advance(&rig, 2 * TROUPE_RESEND_DEFAULT_NS);
+    assert_int_equal(late->runs, 0);
+    assert_int_equal(answers.count, 0);
+    troupe_reply_i64(self->kept, 4);
+    rig_settle(&rig);
+    assert_int_equal(answers.count, 2);
+    assert_int_equal(answers.answers[1].value, 14);
+}
+
 static troupe_call_id early_id;
 
 static void
@@ -418,6 +437,7 @@ main(void)
         TEST(chain_of_4_cancel_the_first_and_all_four_fail_cancel_the_third_and_3_and_4_fail),
         TEST(a_chain_takes_values_of_several_answers_of_any_type_into_any_place),
         TEST(a_chain_fails_with_the_status_and_cause_of_what_it_waited_for),
+        TEST(a_chain_is_not_sent_before_its_values_when_its_role_comes_up),
         TEST(a_chain_uses_an_answer_that_has_come_and_was_not_read),
         TEST(a_chain_of_4000_fails_without_deep_recursion),
     };

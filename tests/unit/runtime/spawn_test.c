@@ -116,6 +116,7 @@ thousands_of_actors_are_made_called_and_ended_and_their_addresses_never_repeat(v
             troupe_ref before = refs[i];
             assert_int_equal(troupe_spawn(from, &worker, &refs[i], NULL, .config = "5"), TROUPE_OK);
             assert_false(troupe_ref_equal(before, refs[i]));
+            assert_true(refs[i].slot < 5010); /* the places of those that ended are used again */
         }
         for (int i = 0; i < 5000; i += 50) {
             assert_int_equal(call(from, troupe_to_ref(refs[i]), "count"), TROUPE_OK);
@@ -278,6 +279,61 @@ deliberate_terminate_of_a_restartable_actor_and_it_is_not_restarted(void **state
     assert_int_equal(LAST.status, TROUPE_OK);
 }
 
+/* What is said to the node's actor, by hand. */
+static void
+ask(troupe_ctx *from, const char *method, troupe_ref second, bool third)
+{
+    troupe_args args = {0};
+    troupe_args_str(&args, "n");
+    if (strcmp(method, TR_METHOD_NAME_FIND) != 0) {
+        tr_args_ref(&args, troupe_self(from));
+    }
+    if (strcmp(method, TR_METHOD_NAME_HOLD) == 0) {
+        troupe_args_bool(&args, third);
+    } else {
+        tr_args_ref(&args, second);
+    }
+    assert_int_equal(troupe_call_send(from, troupe_to(from, "node", 0), method, &args,
+                         .on_answer = rig_note, .user = &answers, .deadline_ns = 600000000000),
+        TROUPE_OK);
+    rig_settle(&rig);
+}
+
+static void
+the_name_of_a_dead_actor_is_kept_for_its_successor_and_then_free(void **state)
+{
+    (void)state;
+    const troupe_ref none = {0};
+    for (int follows = 0; follows < 2; follows++) {
+        answers.count = 0;
+        troupe_ctx *a = rig_spawn(&rig, 1, &client, NULL, 0);
+        troupe_ctx *b = rig_spawn(&rig, 2, &client, NULL, 0);
+        troupe_ctx *finder = rig_spawn(&rig, 2, &client, NULL, 0);
+        troupe_ref old = troupe_self(a);
+        ask(a, TR_METHOD_NAME_CLAIM, none, false);
+        ask(a, TR_METHOD_NAME_HOLD, none, follows == 1);
+        ask(finder, TR_METHOD_NAME_FIND, old, false); /* waits: that one is known to be gone */
+        assert_int_equal(answers.count, 1);
+        tr_host_end(rig.hosts[1], old, TROUPE_DIED, "x");
+        rig_settle(&rig);
+        assert_int_equal(answers.count, follows == 1 ? 1 : 2);
+        ask(b, TR_METHOD_NAME_CLAIM, none, false);
+        assert_int_equal(LAST.status, follows == 1 ? TROUPE_EXISTS : TROUPE_OK);
+        if (follows == 1) {
+            ask(finder, TR_METHOD_NAME_FIND, none, false);
+            assert_int_equal(answers.count, 2);
+            rig_advance(&rig, UINT64_C(5000000000));
+            assert_int_equal(answers.count, 4); /* both who asked hear that nobody came */
+            assert_int_equal(LAST.status, TROUPE_NOT_FOUND);
+            ask(b, TR_METHOD_NAME_CLAIM, none, false);
+            assert_int_equal(LAST.status, TROUPE_OK);
+        }
+        rig_advance(&rig, UINT64_C(120000000000)); /* b never held it */
+        ask(finder, TR_METHOD_NAME_FIND, none, false);
+        assert_int_equal(LAST.status, TROUPE_NOT_FOUND);
+    }
+}
+
 static void
 mistakes_are_refused_with_what_is_wrong(void **state)
 {
@@ -313,6 +369,7 @@ main(void)
         TEST(a_restartable_actor_is_made_again_keeps_its_name_and_a_raw_ref_does_not_follow),
         TEST(a_call_with_retry_to_a_name_waits_for_its_bearer_and_follows_it),
         TEST(deliberate_terminate_of_a_restartable_actor_and_it_is_not_restarted),
+        TEST(the_name_of_a_dead_actor_is_kept_for_its_successor_and_then_free),
         TEST(mistakes_are_refused_with_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
