@@ -28,11 +28,13 @@ verify TROUPE_DEVICE_PATH="$empty" cuda
 refused '"cuda"' libtroupe_cuda.so "$empty" nvcc TROUPE_DEVICE_PATH
 verify TROUPE_DEVICE_PATH="$empty::$stranger" cuda:1
 refused "$stranger/libtroupe_cuda.so" "another version" "build both"
-echo "no shared object" >"$empty/libtroupe_cuda.so"
+printf 'no shared object %.0s' {1..9} >"$empty/libtroupe_cuda.so"
 verify TROUPE_DEVICE_PATH="$empty" cuda
-refused "$empty/libtroupe_cuda.so" "cannot be loaded" "build or install it again"
+refused "$empty/libtroupe_cuda.so" "cannot be loaded" "invalid ELF header" "build or install it again"
 verify cud
 refused '"cud"' "did you mean cuda?" "cpu:plain"
+verify cudas
+refused '"cudas" is not built into this program'
 if [ -e /dev/nvidiactl ] && nvidia-smi >/dev/null 2>&1; then
     verify cuda:nonesuch
     refused '"cuda:nonesuch" is not here' cuda:GPU-
