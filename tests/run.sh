@@ -72,6 +72,7 @@ if [ $full -eq 1 ]; then
     step asan
     step tsan -L tsan
     step clang
+    check "a minute of kills in the store" build/release/tests/unit/store/test_store_kill 60
     check "fuzz build" build fuzz
     check "fuzzing" tests/fuzz/run.sh build/fuzz 60
     check "10,000 seeds" build/release/actors/troupe sim --seeds 1..10000
