@@ -17,6 +17,8 @@
 #include <string.h>
 
 #define DIE "die"
+/* Made anew at once: whoever has lived for a moment has not died over and over. */
+#define MORTAL .restarts = 1000, .restart_window_s = 0.02, .backoff_ms = 1
 
 struct plan {
     char roles[128];
@@ -113,14 +115,14 @@ graph(troupe_graph *g, int argc, char **argv)
     }
     const char *c = run.role_config;
     troupe_graph_store(g, run.store_bytes);
-    troupe_role *policy = troupe_role_add(
-        g, "policy", mortal(0, &troupe_lm_policy), .config = c, .restarts = 1000, .backoff_ms = 1);
-    troupe_role *rollout = troupe_role_add(g, "rollout", mortal(1, &troupe_lm_rollout), .config = c,
-        .replicas = run.rollouts, .restarts = 1000, .backoff_ms = 1);
-    troupe_role *reward = troupe_role_add(g, "reward", mortal(2, &troupe_lm_reward), .config = c,
-        .replicas = run.rewards, .restarts = 1000, .backoff_ms = 1);
-    troupe_role *reference = troupe_role_add(g, "reference", mortal(3, &troupe_lm_reference),
-        .config = c, .restarts = 1000, .backoff_ms = 1);
+    troupe_role *policy =
+        troupe_role_add(g, "policy", mortal(0, &troupe_lm_policy), .config = c, MORTAL);
+    troupe_role *rollout = troupe_role_add(
+        g, "rollout", mortal(1, &troupe_lm_rollout), .config = c, .replicas = run.rollouts, MORTAL);
+    troupe_role *reward = troupe_role_add(
+        g, "reward", mortal(2, &troupe_lm_reward), .config = c, .replicas = run.rewards, MORTAL);
+    troupe_role *reference =
+        troupe_role_add(g, "reference", mortal(3, &troupe_lm_reference), .config = c, MORTAL);
     (void)troupe_role_add(g, "reaper", &reaper);
     troupe_stream_add(g, "samples", .source = rollout, .stages = {reward, reference},
         .sink = policy, .mean_lag = run.mean_lag, .max_lag = run.max_lag, .order = run.order,
@@ -156,5 +158,6 @@ main(int argc, char **argv)
             .graph = graph,
             .drive = drive,
             .streams = troupe_coordinator(),
+            .colocate = true,
             .grace_ns = UINT64_C(60000000000)});
 }
