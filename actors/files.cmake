@@ -11,5 +11,5 @@ target_compile_definitions(troupe_roles PRIVATE TROUPE_VERSION="${PROJECT_VERSIO
 # The command line: the one place that names all parts.
 troupe_program(troupe
   SOURCES main.c
-  LIBS troupe_audit troupe_simulation troupe_lm_cli troupe_model_info troupe_cli_tokenize troupe_cli)
+  LIBS troupe_audit troupe_runs troupe_simulation troupe_lm_cli troupe_model_info troupe_cli_tokenize troupe_cli)
 target_compile_definitions(troupe PRIVATE TROUPE_VERSION="${PROJECT_VERSION}")

@@ -31,6 +31,10 @@ static const command model_commands[] = {
 static const command commands[] = {
     {"audit", troupe_cli_audit, "RUN [--json] [--dump]",
         "re-derives a run's ledger from its records; 1 = violations"},
+    {"status", troupe_cli_status, "[--waits] [--json] [RUN]",
+        "runs of this machine, their processes, who waits for whom"},
+    {"stop", troupe_cli_stop, "RUN [--grace SECONDS]", "ends a run in order and waits for it"},
+    {"clean", troupe_cli_clean, "", "removes the folders that dead runs have left"},
     {"sim", troupe_sim_main, "--seed N [--scenario S] [--nodes N] [--steps N], --list",
         "the production machines under a virtual clock, with faults"},
 };

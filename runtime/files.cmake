@@ -19,7 +19,7 @@ troupe_library(troupe_runtime
     store/sample_read.c
     node/graph.c node/check.c node/draw.c node/plan.c node/plan_wire.c node/layout.c
     node/restart.c node/hosts.c node/agent.c node/controller.c node/controller_news.c
-    node/controller_death.c node/controller_end.c node/names.c node/kept.c node/run.c
+    node/controller_death.c node/controller_end.c node/controller_ask.c node/guest.c node/names.c node/kept.c node/run.c
     node/birth.c node/output.c node/launcher.c node/process.c node/worker.c node/node.c
     node/driver.c node/main.c
     sim/events.c sim/link.c sim/sys.c sim/faults.c sim/world.c

@@ -9,6 +9,9 @@ int troupe_cli_verify(int argc, char **argv);
 int troupe_cli_generate(int argc, char **argv);
 int troupe_cli_tokenize(int argc, char **argv);
 int troupe_cli_audit(int argc, char **argv);
+int troupe_cli_stop(int argc, char **argv);
+int troupe_cli_status(int argc, char **argv);
+int troupe_cli_clean(int argc, char **argv);
 int troupe_sim_main(int argc, char **argv);
 
 #endif

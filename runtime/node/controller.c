@@ -5,6 +5,7 @@
 
 #include "node/launcher.h"
 
+#include <troupe/ext/guest.h>
 #include <troupe/ext/store.h>
 
 #include <string.h>
@@ -506,5 +507,6 @@ const troupe_class tr_controller_class = {
         {TR_METHOD_QUIT, quit}, {TR_METHOD_NAME_CLAIM, name_claim},
         {TR_METHOD_NAME_HOLD, name_hold}, {TR_METHOD_NAME_FIND, name_find},
         {TR_METHOD_KEPT_GET, kept_get}, {TR_METHOD_KEPT_PUT, kept_put},
-        {TR_METHOD_KEPT_DROP, kept_drop}},
+        {TR_METHOD_KEPT_DROP, kept_drop}, {TR_GUEST_STATUS, tr_controller_status},
+        {TR_GUEST_WAITS, tr_controller_waits}, {TR_GUEST_STOP, tr_controller_stop_asked}},
 };

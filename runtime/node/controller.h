@@ -4,6 +4,7 @@
  *   controller_end.c   stop them, end the loops and the processes
  *   controller_death.c an actor or a process is lost: who is told, what is made anew, what is kept
  *                      in the books
+ *   controller_ask.c   what guests ask: status, waits, stop
  *   controller_news.c  the directory: what every process is told of every place
  *
  * Every phase and every member waits for answers that are counted, every call has a deadline, and
@@ -142,6 +143,15 @@ void tr_actor_unmade(troupe_ctx *ctx, uint32_t planned, troupe_status status, co
 void tr_member_is_back(troupe_ctx *ctx, uint32_t index);
 /* One log line for each role that lost somebody. */
 void tr_books_log(troupe_ctx *ctx);
+
+/* --- controller_ask.c ------------------------------------------------------------------------ */
+
+/* The methods for guests (ext/guest.h). */
+void tr_controller_status(troupe_ctx *ctx, troupe_call *call);
+void tr_controller_waits(troupe_ctx *ctx, troupe_call *call);
+void tr_controller_stop_asked(troupe_ctx *ctx, troupe_call *call);
+/* Writes the file by which guests find the node. */
+void tr_run_facts_write(const struct tr_run *run, int driver_pid);
 
 /* --- controller_news.c ----------------------------------------------------------------------- */
 

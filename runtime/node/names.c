@@ -18,7 +18,7 @@ struct tr_name {
     bool orphan;       /* the bearer is dead, and another incarnation may follow */
 };
 
-/* --- the table ------------------------------------------------------------------------------ */
+/* --- the table ------------------------------------------------------------------------------- */
 
 /* Where the name is, or belongs. */
 static size_t
@@ -85,7 +85,7 @@ add(struct tr_names *names, const char *name)
     return &names->entries[at];
 }
 
-/* --- who asks ------------------------------------------------------------------------------- */
+/* --- who asks -------------------------------------------------------------------------------- */
 
 static void
 drop_asker(struct tr_names *names, size_t at)
@@ -151,7 +151,7 @@ tr_names_find(struct tr_names *names, troupe_ctx *ctx, troupe_call *call)
     (void)troupe_on_cancel(call, asker_gone, names);
 }
 
-/* --- who has -------------------------------------------------------------------------------- */
+/* --- who has --------------------------------------------------------------------------------- */
 
 static void
 refuse(troupe_call *call, const struct tr_name *entry)

@@ -236,7 +236,7 @@ part(struct node *node)
 }
 
 static troupe_status
-live(struct node *node, troupe_error *err)
+live(struct node *node, const struct tr_birth *birth, troupe_error *err)
 {
     struct tr_run *run = &node->run;
     struct tr_signals signals;
@@ -249,6 +249,7 @@ live(struct node *node, troupe_error *err)
     status = tr_run_threads(run, err);
     status = status == TROUPE_OK ? tr_host_watch(host, TR_FD_PEER, on_peer_gone, node) : status;
     if (status == TROUPE_OK) {
+        tr_run_facts_write(run, birth->peer);
         tr_host_start(host);
         on_tick(run->controller, node);
         tr_run_until(run, &run->done, &run->done);
@@ -285,7 +286,7 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
     troupe_status status = tr_process_plan(TR_GUARD_GIVEN, &node.plan, &err);
     run->plan = node.plan;
     status = status == TROUPE_OK ? prepare(&node, birth, &err) : status;
-    status = status == TROUPE_OK ? live(&node, &err) : status;
+    status = status == TROUPE_OK ? live(&node, birth, &err) : status;
     if (status != TROUPE_OK) {
         return tr_program_complain(program, status, &err);
     }

@@ -2,6 +2,7 @@
 """Real processes of a run: what each does when parts of it print, block, fail, die and are stopped. After each case no
 process of the run and no folder of it is left. Standard library only. Usage: processes.py CAST TROUPE [CASE...]"""
 import glob
+import json
 import os
 import re
 import shutil
@@ -438,6 +439,72 @@ def what_a_dead_worker_held_returns(start):
     for sealed in (0, 1):
         run = start("drive=leaks", f"number={sealed}", "replicas=2", "restarts=5")
         ends(run, 0, "objects before 0\n", "objects with 3\n", "objects after 0\n")
+
+
+# --- the commands ------------------------------------------------------------------------------------------------------------
+
+
+def troupe(run, *words):
+    return subprocess.run([TROUPE, *words], env=run.environment, capture_output=True, text=True, timeout=LIMIT_S,
+                          check=False)
+
+
+@case
+def status_shows_processes_and_waits(start):
+    run = start("drive=one", "method=block", "number=20000", "replicas=2", "title=/tmp/some-run")
+    run.wait_for(lambda: "w[1]" in run.pids().values(), "w[1]")
+    time.sleep(0.5)
+    shown = troupe(run, "status", "--waits", "--json", "/tmp/some-run/")
+    check(shown.returncode == 0, run, shown.stderr)
+    one = json.loads(shown.stdout)["runs"][0]
+    processes = {p["name"]: p for p in one["status"]["processes"]}
+    check(set(processes) == {"node", "driver", "w[0]", "w[1]"}, run, shown.stdout)
+    check(all(p["pid"] in run.pids() for p in processes.values()), run, shown.stdout)
+    check(processes["w[0]"]["doing"].startswith("player.block for "), run, shown.stdout)
+    check(processes["w[0]"]["rss_bytes"] > 0 and processes["w[0]"]["answers"], run, shown.stdout)
+    silent = [loop for loop in one["waits"] if "silent" in loop]
+    check(len(silent) == 1 and silent[0]["process"] == "w[0]", run, shown.stdout)
+    waits = [w for loop in one["waits"] for w in loop.get("waits", []) if w["whom"] == "w[0].block"]
+    check(len(waits) == 1 and waits[0]["who"] == "driver" and waits[0]["left_s"] > 0, run, shown.stdout)
+    plain = troupe(run, "status", "--waits")
+    check("driver waits for answer w[0].block" in plain.stdout and "player.block" in plain.stdout, run, plain.stdout)
+    stopped = troupe(run, "stop", "/tmp/some-run", "--grace", "1")
+    check(stopped.returncode == 0 and "has ended" in stopped.stdout, run, stopped.stderr)
+    ends(run, 143, r"w\[0\] \(pid \d+\) did not end within its grace time")
+
+
+@case
+def a_stopped_process_is_told_by_status(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    pid = run.pid("w[1]")
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(5)
+    shown = troupe(run, "status", "--waits")
+    os.kill(pid, signal.SIGCONT)
+    check(re.search(rf"w\[1\] +{pid} +up +T .*does not answer", shown.stdout), run, shown.stdout)
+    check("w[1], loop main: silent: does not answer within 1 s" in shown.stdout, run, shown.stdout)
+    check(troupe(run, "stop", os.listdir(os.path.join(run.dir, "troupe"))[0]).returncode == 0, run, "stop")
+    ends(run, 143)
+
+
+@case
+def clean_removes_what_a_power_cut_leaves(start):
+    run = start("drive=serve", "replicas=1")
+    run.wait_out(r"pid w\[\d\] \d+")
+    check(troupe(run, "clean").stdout == "", run, "a living run was cleaned")
+    for pid in [run.pid("node"), run.process.pid]:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in list(run.pids()):
+        os.kill(pid, signal.SIGKILL)
+    run.process.wait(5)
+    run.wait_for(lambda: not run.pids(), "the end")
+    check("dead; troupe clean" in troupe(run, "status").stdout, run, "status")
+    check(troupe(run, "stop", "x").returncode == 2, run, "stop of nothing")
+    cleaned = troupe(run, "clean")
+    check(cleaned.returncode == 0 and cleaned.stdout.startswith("removed "), run, cleaned.stderr)
+    check(troupe(run, "status").stdout == "no run is going on\n", run, "status after")
+    run.gone()
 
 
 def main():
