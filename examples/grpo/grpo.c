@@ -56,6 +56,7 @@ graph(troupe_graph *g, int argc, char **argv)
     }
     const char *roles = run.role_config;
     troupe_graph_store(g, run.store_bytes);
+    troupe_graph_name(g, troupe_options_text(run.options, "out"));
     troupe_role *policy = troupe_role_add(
         g, "policy", &troupe_lm_policy, .config = roles, .devices = 1, .restarts = RESTARTS);
     troupe_role *rollout = troupe_role_add(g, "rollout", &troupe_lm_rollout, .config = roles,

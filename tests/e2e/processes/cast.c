@@ -80,6 +80,13 @@ count(troupe_ctx *ctx, troupe_call *call)
 }
 
 static void
+count_slowly(troupe_ctx *ctx, troupe_call *call)
+{
+    sleep_ms(3);
+    count(ctx, call);
+}
+
+static void
 pid(troupe_ctx *ctx, troupe_call *call)
 {
     (void)ctx;
@@ -212,15 +219,16 @@ stop(troupe_ctx *ctx)
     return !state->stubborn;
 }
 
-#define METHODS                                                                             \
-    {                                                                                       \
-        {"echo", echo}, {"count", count}, {"pid", pid}, {"crash", crash}, {"leave", leave}, \
-            {"fail", fail}, {"answer_and_fail", answer_and_fail}, {"finish", finish},       \
-            {"block", block}, {"print", print}, {"flood", flood}, {"leak", leak},           \
-            {"objects", objects}, {"grow", grow}, {"stay", stay}, {"quit", quit},           \
-        {                                                                                   \
-            NULL, NULL                                                                      \
-        }                                                                                   \
+#define METHODS                                                                         \
+    {                                                                                   \
+        {"echo", echo}, {"count", count}, {"count_slowly", count_slowly}, {"pid", pid}, \
+            {"crash", crash}, {"leave", leave}, {"fail", fail},                         \
+            {"answer_and_fail", answer_and_fail}, {"finish", finish}, {"block", block}, \
+            {"print", print}, {"flood", flood}, {"leak", leak}, {"objects", objects},   \
+            {"grow", grow}, {"stay", stay}, {"quit", quit},                             \
+        {                                                                               \
+            NULL, NULL                                                                  \
+        }                                                                               \
     }
 
 static const troupe_class player = {.name = "player",
@@ -335,6 +343,80 @@ drive_one(troupe_ctx *ctx, int argc, char **argv)
     return number(argc, argv, "code", 0);
 }
 
+/* A hundred calls that may be sent again, all at once; after the first ten answers the worker is
+ * killed. Prints the answers in their order. */
+struct queue {
+    int answered;
+    int failed;
+    int64_t pid;
+};
+
+static void
+on_counted(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    (void)ctx;
+    struct queue *queue = user;
+    if (troupe_answer_status(answer) == TROUPE_OK) {
+        printf(" %lld", (long long)troupe_arg_i64(answer, 0));
+    } else {
+        queue->failed++;
+        printf(" %s", troupe_status_name(troupe_answer_status(answer)));
+    }
+    if (++queue->answered == 10) {
+        (void)kill((pid_t)queue->pid, SIGKILL);
+    }
+}
+
+static bool
+all_answered(void *user)
+{
+    return ((struct queue *)user)->answered == 100;
+}
+
+static int
+drive_queue(troupe_ctx *ctx, bool retry)
+{
+    struct queue queue = {0};
+    (void)ask(ctx, 0, "pid", 0, NULL, &queue.pid);
+    printf("answers");
+    for (int i = 0; i < 100; i++) {
+        if (troupe_call_send(ctx, troupe_to(ctx, "w", 0), "count_slowly", NULL,
+                .on_answer = on_counted, .user = &queue, .retry = retry) != TROUPE_OK) {
+            return 1;
+        }
+    }
+    troupe_status status = troupe_wait(ctx, all_answered, &queue, 20000 * MS);
+    printf("\nwait %s failed %d\n", troupe_status_name(status), queue.failed);
+    fflush(stdout);
+    return 0;
+}
+
+/* Two hundred calls one after the other; at each of the counts given the actor leaves. */
+static int
+drive_steps(troupe_ctx *ctx)
+{
+    printf("answers");
+    for (int i = 0; i < 200; i++) {
+        troupe_answer *answer = NULL;
+        troupe_status status =
+            troupe_call_wait(ctx, troupe_to(ctx, "w", 0), "count", NULL, &answer);
+        if (status == TROUPE_OK && troupe_arg_i64(answer, 0) == 100 &&
+            troupe_tell(ctx, troupe_to(ctx, "w", 0), "fail", NULL) != TROUPE_OK) {
+            return 3;
+        }
+        if (status == TROUPE_OK) {
+            printf(" %lld", (long long)troupe_arg_i64(answer, 0));
+        } else {
+            printf(" %s", troupe_status_name(status));
+            (void)troupe_wait(ctx, never, NULL, 20 * MS);
+        }
+        troupe_answer_free(answer);
+    }
+    printf("\n");
+    fflush(stdout);
+    return 0;
+}
+
 /* Objects that w[0] makes and never releases are back when it is dead. */
 static int
 drive_leaks(troupe_ctx *ctx, int argc, char **argv)
@@ -360,6 +442,12 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     const char *name = value(argc, argv, "drive", "one");
     printf("driver %d\n", getpid());
     fflush(stdout);
+    if (strncmp(name, "queue", 5) == 0) {
+        return drive_queue(ctx, strcmp(name, "queue-retry") == 0);
+    }
+    if (strcmp(name, "steps") == 0) {
+        return drive_steps(ctx);
+    }
     if (strcmp(name, "serve") == 0) {
         return drive_serve(ctx);
     }

@@ -291,6 +291,53 @@ def a_memory_ceiling_kills_and_names(start):
     ends(run, 1, r"w\[0\] \(pid \d+\) .*(ceiling|limit).*")
 
 
+# --- calls to one that dies --------------------------------------------------------------------------------------------
+
+
+def answers(run):
+    found = re.search(r"answers (.*)", run.out())
+    check(found, run, "no answers")
+    return found.group(1).split()
+
+
+@case
+def calls_in_turn_to_an_actor_that_ends_once(start):
+    run = start("drive=steps", "restarts=2", "replicas=1", "backoff=10")
+    check(run.end() == 0, run, "code")
+    got = answers(run)
+    failed = [word for word in got if not word.isdigit()]
+    numbers = [int(word) for word in got if word.isdigit()]
+    check(len(got) == 200 and 1 <= len(failed) < 60, run, f"{len(failed)} failed")
+    check(set(failed) <= {"DIED", "GONE", "NOT_FOUND"}, run, f"{set(failed)}")
+    check(numbers == list(range(1, 101)) + list(range(1, len(numbers) - 99)), run, "order")
+
+
+@case
+def a_second_death_without_restarts_fails_the_rest(start):
+    run = start("drive=steps", "restarts=0", "replicas=1")
+    check(run.end() == 1, run, "code")
+    got = answers(run)
+    check(got[:100] == [str(i) for i in range(1, 101)] and not any(w.isdigit() for w in got[101:]), run, "answers")
+
+
+@case
+def queued_calls_that_may_be_sent_again_all_succeed(start):
+    run = start("drive=queue-retry", "restarts=1", "replicas=1", "backoff=10")
+    ends(run, 0, "wait OK failed 0")
+    numbers = [int(word) for word in answers(run)]
+    resets = [i for i in range(1, 100) if numbers[i] != numbers[i - 1] + 1]
+    check(len(resets) == 1 and numbers[resets[0]] == 1 and numbers[0] == 1, run, f"{resets}")
+
+
+@case
+def queued_calls_at_most_once_come_back_as_died(start):
+    run = start("drive=queue", "restarts=1", "replicas=1")
+    ends(run, 0, r"wait OK failed \d\d")
+    got = answers(run)
+    good = [word for word in got if word.isdigit()]
+    check(good == [str(i + 1) for i in range(len(good))] and set(got[len(good):]) == {"DIED"}, run, "answers")
+
+
 # --- guards ------------------------------------------------------------------------------------------------------------
 
 
