@@ -90,17 +90,17 @@ class Job:
         return not self.reader.is_alive()
 
     def wait_step(self, size, timeout):
-        """Until the record of steps changes from `size` on."""
+        """Until the record of steps grows from `size` on; a new policy or node may first cut it
+        back to what its state covers. Returns the time (None: not yet) and the size to go on from."""
         end = time.monotonic() + timeout
-        path = os.path.join(self.out, "metrics.jsonl")
-        while time.monotonic() < end and not self.over():
-            try:
-                if os.stat(path).st_size != size:
-                    return time.monotonic()
-            except OSError:
-                pass
+        while True:
+            now = self.size()
+            if now > size:
+                return time.monotonic(), now
+            size = now
+            if time.monotonic() >= end or self.over():
+                return None, size
             time.sleep(0.002)
-        return None
 
     def size(self):
         try:
@@ -175,7 +175,7 @@ class Chaos:
                     os.kill(pid, signal.SIGCONT)
                 except ProcessLookupError:
                     pass
-            again = job.wait_step(job.size(), 120)
+            again, _ = job.wait_step(job.size(), 120)
             return {"victims": [v[0] for v in victims], "named": named,
                     "again": again - begin - self.arguments.stop_s if again else None}
         pattern = "|".join(rf"pid {pid}\b.*(killed|gone|died|ended)" for _, pid in victims)
@@ -184,10 +184,9 @@ class Chaos:
         end = begin + 120
         while time.monotonic() < end and again is None and not job.over():
             notice = notice or job.said(begin, pattern)
-            again = job.wait_step(size, 0.05)
+            again, size = job.wait_step(size, 0.02)
             # A step that was under way when its process was killed does not count.
-            if again is not None and notice is None:
-                size, again = job.size(), None
+            again = again if notice is not None else None
         notice = notice or job.said(begin, pattern)
         return {"victims": [v[0] for v in victims], "notice": notice - begin if notice else None,
                 "again": again - begin if again else None}

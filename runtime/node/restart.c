@@ -23,8 +23,10 @@ static void
 back_off(
     const struct tr_restart_limits *limits, struct tr_restart_replica *replica, uint64_t now_ns)
 {
-    bool quiet =
-        !replica->died || now_ns - replica->died_ns >= limits->window_ns + replica->pause_ns;
+    /* It was up since the end of its pause. Who stayed up for ten times as long as it was kept
+     * waiting did not die of its start. */
+    uint64_t quiet_ns = TR_MIN(TR_MAX(replica->pause_ns * 10, TR_QUIET_MIN_NS), limits->window_ns);
+    bool quiet = !replica->died || now_ns - replica->died_ns >= quiet_ns + replica->pause_ns;
     uint64_t doubled = TR_MIN(replica->pause_ns * 2, TR_BACKOFF_MAX_NS);
     replica->pause_ns = quiet ? TR_MIN(limits->backoff_ns, TR_BACKOFF_MAX_NS) : doubled;
     replica->died_ns = now_ns;

@@ -56,7 +56,7 @@ typedef struct troupe_role_spec {
     int restarts;
     double restart_window_s; /* default 60 */
     int backoff_ms;          /* pause before a replica is made anew; doubles with each of its deaths
-                              * up to 10 s, until it has lived for a window; default 100 */
+                              * up to 10 s, until it stays up for ten times as long; default 100 */
     /* The process of a replica: NULL or "own" (default), one for each; another name: replica i
      * shares one with replica i of every role of the same place. Without effect when colocated. */
     const char *place;
