@@ -348,7 +348,7 @@ joined(troupe_ctx *ctx, troupe_call *call)
     struct tr_member *member = known ? &self->members[index] : NULL;
     bool driver = known && self->run->layout.processes[index].kind == TR_PROCESS_DRIVER &&
                   epoch > 0 && epoch <= UINT16_MAX;
-    if (!known || self->phase >= TR_STOPPING ||
+    if (!known || (self->phase >= TR_STOPPING && !driver) || self->driver_told ||
         !(driver || (member->state == TR_MEMBER_COMING && member->epoch == epoch))) {
         troupe_reply_error(call, TROUPE_STALE, "this process is not expected");
         return;
@@ -360,7 +360,18 @@ joined(troupe_ctx *ctx, troupe_call *call)
     if (!driver) {
         tr_launcher_joined(self->run->launcher, (uint32_t)index);
     }
-    join(ctx, (uint32_t)index);
+    self->driver_gone = driver ? false : self->driver_gone;
+    if (self->phase < TR_STOPPING) {
+        join(ctx, (uint32_t)index);
+        return;
+    }
+    /* It comes to be told that it is over. */
+    uint16_t loop = self->run->layout.processes[index].first_loop;
+    tr_directory_up(
+        self->run->directory, self->run->loop_role, loop, tr_agent_ref(loop, member->epoch));
+    member->state = TR_MEMBER_UP;
+    member->waiting = 0;
+    tr_controller_look_end(ctx);
 }
 
 void
@@ -404,6 +415,7 @@ tr_controller_driver_lost(troupe_ctx *ctx, const char *text)
         tr_store_reclaim(run->store, self->driver_slot, NULL);
         self->driver_slot = 0;
     }
+    self->driver_gone = true;
     driver->state = TR_MEMBER_DOWN;
     driver->epoch = 0; /* answers that are still to come count no more */
     driver->waiting = 0;

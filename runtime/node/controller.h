@@ -82,8 +82,11 @@ struct tr_controller {
     struct tr_kept_states kept;
     uint64_t grace_ns;
     uint32_t driver_slot; /* in the store; 0: none */
-    bool driver_told;     /* that the run is over */
-    bool own_ended;       /* the loops of this process were told to end */
+    bool driver_gone;     /* and not there again */
+    uint64_t
+        driver_by_ns; /* until then the end waits for a driver that has not joined; 0: not yet */
+    bool driver_told; /* that the run is over */
+    bool own_ended;   /* the loops of this process were told to end */
 };
 
 static inline struct tr_controller *

@@ -130,12 +130,38 @@ on_driver_told(troupe_ctx *ctx, troupe_answer *answer, void *user)
 }
 
 static void
+look_again(troupe_ctx *ctx, void *user)
+{
+    (void)user;
+    tr_controller_look_end(ctx);
+}
+
+/* A run may fail before its driver has joined: without a word it would take the end for a loss. */
+static bool
+is_awaited(troupe_ctx *ctx)
+{
+    struct tr_controller *self = tr_controller_of(ctx);
+    uint64_t now_ns = troupe_now_ns(ctx);
+    if (self->run->layout.process_count == 1 || self->members[1].epoch != 0 || self->driver_gone) {
+        return false;
+    }
+    if (self->driver_by_ns == 0) {
+        self->driver_by_ns = now_ns + TOLD_NS;
+        if (troupe_timer_start(ctx, TOLD_NS, look_again, NULL, NULL) != TROUPE_OK) {
+            return false;
+        }
+    }
+    return now_ns < self->driver_by_ns;
+}
+
+static void
 tell_driver(troupe_ctx *ctx)
 {
     struct tr_controller *self = tr_controller_of(ctx);
     const struct tr_run *run = self->run;
     self->driver_told = true;
-    if (run->layout.process_count == 1 || self->members[1].state != TR_MEMBER_UP) {
+    if (run->layout.process_count == 1 || self->members[1].state < TR_MEMBER_LEARNING ||
+        self->members[1].state == TR_MEMBER_ENDED) {
         return;
     }
     troupe_args args = {0};
@@ -169,7 +195,8 @@ tr_controller_look_end(troupe_ctx *ctx)
     if (self->phase == TR_STOPPING && is_quiet(self, false)) {
         end_workers(ctx);
     }
-    if (self->phase == TR_ENDING && is_quiet(self, true) && !self->driver_told) {
+    if (self->phase == TR_ENDING && is_quiet(self, true) && !self->driver_told &&
+        !is_awaited(ctx)) {
         tr_books_log(ctx);
         tell_driver(ctx);
     }

@@ -39,14 +39,28 @@ struct driver {
     size_t watched_count;
     troupe_store *stores[TR_LIVES_MAX]; /* of the nodes' lives; the program may use what it had */
     uint64_t node_since_ns;
-    int short_lives;     /* of nodes, in a row */
-    bool leaving;        /* drive() has returned: the node is not replaced any more */
+    int short_lives; /* of nodes, in a row */
+    bool leaving;    /* drive() has returned: the node is not replaced any more */
+    struct tr_signals signals;
+    bool catches;        /* signals are open */
+    atomic_bool passed;  /* the signal, to the node */
     atomic_int node_pid; /* for the signal thread; 0 when there is none */
 };
 
 /* --- the guard of the node ------------------------------------------------------------------- */
 
 static void on_node_ready(void *self, int fd);
+
+/* Once, whichever comes later: the signal or the node. A second one would end it at once. */
+static void
+pass_signal(struct driver *driver)
+{
+    int pid = atomic_load(&driver->node_pid);
+    int number = atomic_load(&driver->run.signal);
+    if (pid > 0 && number != 0 && !atomic_exchange(&driver->passed, true)) {
+        (void)kill(pid, number);
+    }
+}
 
 static troupe_status
 start_node(struct driver *driver, troupe_error *err)
@@ -63,6 +77,7 @@ start_node(struct driver *driver, troupe_error *err)
     if (status == TROUPE_OK) {
         driver->node_lives = true;
         atomic_store(&driver->node_pid, tr_worker_pid(driver->node));
+        pass_signal(driver);
     }
     return status;
 }
@@ -183,6 +198,14 @@ on_node_ready(void *self, int fd)
         give_up(driver, &(troupe_error){.status = TROUPE_OK, .text = ""});
         return;
     }
+    if (death.signal == 0 && !driver->run.done) {
+        /* It was not killed: it has said why it ended, and would end so again. */
+        troupe_error err;
+        (void)troupe_fail(&err, TROUPE_DIED, "%s", text);
+        driver->node_lives = false;
+        give_up(driver, &err);
+        return;
+    }
     node_lost(driver, text);
 }
 
@@ -222,11 +245,8 @@ static void
 got_signal(void *self, int number)
 {
     struct driver *driver = self;
-    int pid = atomic_load(&driver->node_pid);
     atomic_store(&driver->run.signal, number);
-    if (pid > 0) {
-        (void)kill(pid, number);
-    }
+    pass_signal(driver);
 }
 
 /* The workers die with the node. */
@@ -279,18 +299,22 @@ part(struct driver *driver)
     }
 }
 
+/* Before there is anything that a signal would leave behind. */
+static troupe_status
+catch_signals(struct driver *driver, troupe_error *err)
+{
+    troupe_status status = tr_signals_open(&driver->signals, got_signal, driver, err);
+    driver->catches = status == TROUPE_OK;
+    driver->signals.last = last_signal;
+    return status;
+}
+
 static troupe_status
 live(struct driver *driver, const struct tr_birth *birth, troupe_error *err)
 {
     struct tr_run *run = &driver->run;
-    struct tr_signals signals;
-    troupe_status status = tr_signals_open(&signals, got_signal, driver, err);
-    if (status != TROUPE_OK) {
-        return status;
-    }
-    signals.last = last_signal;
     bool first = driver->node == NULL && !driver->node_lives;
-    status = first ? start_node(driver, err) : status;
+    troupe_status status = first ? start_node(driver, err) : TROUPE_OK;
     status = status == TROUPE_OK ? tr_process_open(run, birth, err) : status;
     status = status == TROUPE_OK ? tr_run_driver(run, err) : status;
     if (status == TROUPE_OK && first) {
@@ -302,7 +326,6 @@ live(struct driver *driver, const struct tr_birth *birth, troupe_error *err)
         drive(driver);
         part(driver);
     }
-    tr_signals_close(&signals);
     return status;
 }
 
@@ -332,6 +355,9 @@ finish(struct driver *driver, troupe_status status, troupe_error *err)
     } else {
         tr_run_folder_end(&driver->folder);
     }
+    if (driver->catches) {
+        tr_signals_close(&driver->signals);
+    }
     tr_close_fd(driver->self_fd);
     tr_close_fd(driver->plan_fd);
     tr_close_fd(driver->image);
@@ -352,6 +378,7 @@ prepare(struct driver *driver, const struct tr_program *program, uint32_t epoch)
     driver->run.options.size = sizeof driver->run.options;
     atomic_init(&driver->run.signal, 0);
     atomic_init(&driver->node_pid, 0);
+    atomic_init(&driver->passed, false);
 }
 
 /* --- the first one --------------------------------------------------------------------------- */
@@ -427,7 +454,8 @@ tr_driver_first(const struct tr_program *program, const troupe_graph *graph)
     prepare(&driver, program, 1);
     driver.node_epoch = 1;
     struct tr_birth birth = {.kind = TR_PROCESS_DRIVER, .process = 1, .epoch = 1, .node_epoch = 1};
-    troupe_status status = make_plan(&driver, graph, &err);
+    troupe_status status = catch_signals(&driver, &err);
+    status = status == TROUPE_OK ? make_plan(&driver, graph, &err) : status;
     status = status == TROUPE_OK ? live(&driver, &birth, &err) : status;
     return finish(&driver, status, &err);
 }
@@ -442,7 +470,8 @@ tr_driver_again(const struct tr_program *program, const struct tr_birth *birth)
     prepare(&driver, program, birth->driver_epoch);
     driver.node_epoch = birth->node_epoch;
     driver.node_lives = true;
-    troupe_status status = tr_process_plan(TR_GUARD_GIVEN, &driver.plan, &err);
+    troupe_status status = catch_signals(&driver, &err);
+    status = status == TROUPE_OK ? tr_process_plan(TR_GUARD_GIVEN, &driver.plan, &err) : status;
     if (status == TROUPE_OK) {
         driver.plan_fd = TR_FD_PLAN;
         driver.image = TR_FD_IMAGE;

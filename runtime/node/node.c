@@ -290,6 +290,9 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
     if (status != TROUPE_OK) {
         return tr_program_complain(program, status, &err);
     }
+    if (run->error.status != TROUPE_OK && !node.driver_lives) {
+        (void)tr_program_complain(program, run->error.status, &run->error); /* nobody else can */
+    }
     int code = result(program, run);
     tr_run_join(run);
     tr_launcher_free(run->launcher);

@@ -332,6 +332,7 @@ drive_one(troupe_ctx *ctx, int argc, char **argv)
     troupe_status status = ask(ctx, 0, value(argc, argv, "method", "echo"),
         number(argc, argv, "number", 0), text, &result);
     printf("status %s result %lld\n", troupe_status_name(status), (long long)result);
+    fflush(stdout);
     if (number(argc, argv, "after", -1) >= 0) {
         (void)troupe_wait(ctx, never, NULL, (uint64_t)number(argc, argv, "after", 0) * MS);
     }
@@ -447,6 +448,9 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     }
     if (strcmp(name, "steps") == 0) {
         return drive_steps(ctx);
+    }
+    if (strcmp(name, "crash") == 0) {
+        abort();
     }
     if (strcmp(name, "serve") == 0) {
         return drive_serve(ctx);

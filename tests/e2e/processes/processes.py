@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Real processes of a run: what each does when parts of it print, block, fail, die and are stopped. After each case no
 process of the run and no folder of it is left. Standard library only. Usage: processes.py CAST TROUPE [CASE...]"""
+import contextlib
 import glob
 import json
 import os
@@ -146,7 +147,7 @@ def the_code_of_drive_and_of_quit(start):
 
 @case
 def the_first_code_counts(start):
-    ends(start("method=quit", "number=9", "code=7"), 9)
+    ends(start("method=quit", "number=9", "code=7", "after=500"), 9)
 
 
 @case
@@ -229,6 +230,14 @@ def one_that_has_finished_is_not_replaced(start):
 
 
 @case
+def the_process_of_one_that_has_finished_may_die(start):
+    run = start("method=finish", "restarts=0", "replicas=2", "after=1000")
+    run.wait_out("status OK")
+    os.kill(run.pid("w[0]"), signal.SIGKILL)
+    ends(run, 0, r"w\[0\] \(pid \d+\) was killed by signal 9 .*; its actors had finished")
+
+
+@case
 def a_killed_worker_is_replaced_within_its_limits(start):
     run = start("drive=serve", "replicas=2", "restarts=2", "backoff=50")
     for i in range(2):
@@ -260,7 +269,8 @@ def one_is_killed_while_it_starts(start):
         time.sleep(0.01)
         for pid, name in run.pids().items():
             if name == "w[0]":
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
     run.wait_out(r"pid w\[1\] \d+")
     run.wait_for(lambda: "w[0]" in run.pids().values(), "w[0]")
     run.process.send_signal(signal.SIGTERM)
@@ -387,6 +397,31 @@ def node_and_driver_in_turn(start):
 
 
 @case
+def a_node_that_does_not_live_long_ends_the_run(start):
+    run = start("drive=serve", "replicas=1")
+    run.wait_out(r"driver \d+")
+    killed = 0
+    until = time.monotonic() + 20
+    while run.process.poll() is None and time.monotonic() < until:
+        for pid, name in run.pids().items():
+            if name == "node":
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        time.sleep(0.05)
+    check(killed >= 5, run, f"{killed} kills")
+    ends(run, 1, "the node part .* and is not started again")
+
+
+@case
+def a_driver_that_does_not_live_long_ends_the_run(start):
+    run = start("drive=crash", "replicas=1")
+    run.process.wait(10)
+    run.wait_for(lambda: not run.pids(), "the end", 20)
+    check(re.search("the driver .* and is not started again", run.err()), run, "reason")
+    run.gone()
+
+
+@case
 def node_and_driver_at_once_leave_no_process(start):
     run = start("drive=serve", "replicas=2")
     run.wait_out(r"pid w\[\d\] \d+", 2)
@@ -437,6 +472,17 @@ def a_signal_to_the_node_stops_all(start):
     run.wait_out(r"pid w\[\d\] \d+", 2)
     os.kill(run.pid("node"), signal.SIGINT)
     ends(run, 130, "stopped")
+
+
+@case
+def a_run_is_stopped_while_it_starts(start):
+    for ms in (5, 15, 25, 35, 50, 70):
+        run = start("drive=serve", "replicas=3", "grace=3000")
+        time.sleep(ms / 1000)
+        run.process.send_signal(signal.SIGTERM)
+        begun = time.monotonic()
+        code = run.end()
+        check(code in (143, -15) and time.monotonic() - begun < 4, run, f"{ms} ms: exit {code}")
 
 
 @case
