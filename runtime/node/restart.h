@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #define TR_BACKOFF_MAX_NS UINT64_C(10000000000)
-/* A replica that was up for so long, and for ten times its last pause (or for a window), begins with
- * the first pause again. */
+/* A replica that was up for so long, and for ten times its last pause (or for a window), begins
+ * with the first pause again. */
 #define TR_QUIET_MIN_NS UINT64_C(1000000000)
 
 /* What a role may lose. */

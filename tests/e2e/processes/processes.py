@@ -95,7 +95,8 @@ class Run:
         self.wait_for(lambda: not self.pids(), f"the end of {self.pids()}", limit)
         left = os.listdir(os.path.join(self.dir, "troupe")) if os.path.isdir(os.path.join(self.dir, "troupe")) else []
         if left:
-            raise AssertionError(f"folders are left: {left}")
+            inside = {name: os.listdir(os.path.join(self.dir, "troupe", name)) for name in left}
+            raise AssertionError(f"folders are left: {inside}\nout: {self.out()}\nerr: {self.err()}")
 
     def clean(self):
         for pid in self.pids():
