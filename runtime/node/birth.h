@@ -20,8 +20,8 @@ enum {
     TR_FD_PEER = 6, /* a pidfd of the process that started it */
     TR_GUARD_GIVEN = 4,
     TR_BIRTH_TEXT_MAX = 96,
-    TR_LIVES_MAX = 20, /* of the node, and of the driver */
-    TR_SHORT_MAX = 5   /* short ones in a row: then it is not chance */
+    TR_LIVES_MAX = 100, /* of the node, and of the driver */
+    TR_SHORT_MAX = 5    /* short ones in a row: then it is not chance */
 };
 
 /* A life that ends so soon after its start is a short one. */

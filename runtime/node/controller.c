@@ -3,6 +3,7 @@
  * that is lost and comes back goes through the same states while the others work. */
 #include "node/controller.h"
 
+#include "node/birth.h"
 #include "node/launcher.h"
 
 #include <troupe/ext/guest.h>
@@ -12,8 +13,10 @@
 #include <unistd.h>
 
 enum {
-    EPOCHS_OF_A_LIFE = 3000 /* of the node: its 20 lives fit into 16 bits */
+    EPOCHS_OF_A_LIFE = 640 /* of the node: its lives fit into 16 bits */
 };
+
+_Static_assert((TR_LIVES_MAX + 1) * EPOCHS_OF_A_LIFE <= UINT16_MAX, "epochs have 16 bits");
 
 /* --- calls and their answers ----------------------------------------------------------------- */
 
@@ -381,7 +384,7 @@ tr_member_launch(troupe_ctx *ctx, uint32_t index)
     struct tr_member *member = &self->members[index];
     troupe_error err = {.status = TROUPE_OK, .text = ""};
     if (++member->lives >= EPOCHS_OF_A_LIFE) {
-        tr_run_fail(ctx, TROUPE_FULL, "a process was started 3000 times");
+        tr_run_fail(ctx, TROUPE_FULL, "a process was started 640 times");
         return;
     }
     member->epoch = self->run->epoch * EPOCHS_OF_A_LIFE + member->lives;

@@ -191,7 +191,7 @@ on_node_ready(void *self, int fd)
     }
     tr_worker_free(driver->node);
     driver->node = NULL;
-    if ((death.signal == SIGINT || death.signal == SIGTERM) && !driver->run.done) {
+    if (tr_signals_is_end(death.signal) && !driver->run.done) {
         /* Its second one, by which somebody ends the run at once. */
         driver->node_lives = false;
         atomic_store(&driver->run.signal, death.signal);

@@ -3,6 +3,7 @@
  * or dies. */
 #include "node/process.h"
 #include "sys/share.h"
+#include "sys/signals.h"
 
 #include <troupe/ext/store.h>
 #include <troupe/ext/sys.h>
@@ -66,6 +67,7 @@ tr_worker_main(const struct tr_program *program, const struct tr_birth *birth)
         .sys = troupe_sys_posix(),
         .round = beat};
     atomic_init(&run.signal, 0);
+    tr_signals_ignore();
     troupe_status status = tr_process_plan(TR_WORKER_GIVEN, &plan, &err);
     if (status == TROUPE_OK) {
         status = tr_plan_resolve(plan, &err);

@@ -71,6 +71,11 @@ tr_signals_open(
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    /* Who started the program under nohup wants it to outlive the terminal. */
+    struct sigaction hangup;
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+        sigaddset(&set, SIGHUP);
+    }
     TR_ASSERT(pthread_sigmask(SIG_BLOCK, &set, &signals->before) == 0);
     signals->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     signals->end_fd = eventfd(0, EFD_CLOEXEC);
@@ -87,6 +92,21 @@ tr_signals_open(
         TR_ASSERT(pthread_sigmask(SIG_SETMASK, &signals->before, NULL) == 0);
     }
     return status;
+}
+
+bool
+tr_signals_is_end(int number)
+{
+    return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+void
+tr_signals_ignore(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < TR_COUNT(numbers); i++) {
+        (void)signal(numbers[i], SIG_IGN);
+    }
 }
 
 void

@@ -1,9 +1,9 @@
-/* SIGINT and SIGTERM as events, for the one thread of a program that owns them: of the driver and
- * of the node. Workers need none of it: the SIGINT of a terminal (Ctrl-C) goes to its foreground
- * process group, which is the driver's, and a worker leads a group of its own
- * (tr_worker_options.own_group), so it gets none and is asked to end by its node. A node in a group
- * of its own is told by its driver in the same way. A worker begins with both signals unblocked and
- * at their defaults, whatever mask the thread had that started it: a SIGTERM by hand ends it. */
+/* SIGINT, SIGTERM and SIGHUP (unless it was ignored, as by nohup) as events, for the one thread of
+ * a program that owns them: of the driver and of the node. Workers are asked to end by their node,
+ * and ignore all three. The SIGINT of a terminal (Ctrl-C) does not reach them, since each leads a
+ * group of its own (tr_worker_options.own_group); but a service manager or a batch system that ends
+ * a job sends SIGTERM to every process of it, and a policy that died of that could not save its
+ * last step. A node in a group of its own is told by its driver. */
 #ifndef TR_SYS_SIGNALS_H
 #define TR_SYS_SIGNALS_H
 
@@ -22,10 +22,15 @@ struct tr_signals {
     void *self;
 };
 
-/* Blocks both signals in the calling thread (and so in all that it starts) and runs got() on a
+/* Blocks the signals in the calling thread (and so in all that it starts) and runs got() on a
  * thread of its own when one comes. The second one ends the process as if nobody had caught it. */
 troupe_status tr_signals_open(struct tr_signals *signals, void (*got)(void *self, int number),
     void *self, troupe_error *err) TROUPE_MUST_USE;
+/* Whether it is one of the three. */
+bool tr_signals_is_end(int number);
+/* For a worker, before it has threads: nothing but SIGKILL ends it. Programs that it starts begin
+ * with the defaults (tr_spawn). */
+void tr_signals_ignore(void);
 /* Restores the mask of the calling thread. */
 void tr_signals_close(struct tr_signals *signals);
 

@@ -28,15 +28,15 @@ typedef struct troupe_app {
 } troupe_app;
 
 /* Runs a program: builds and checks the graph, prints it when --graph or --graph=dot is given,
- * starts the loops, drives, stops in order. SIGINT and SIGTERM ask every actor to stop; a second
- * one kills. Result, for main() to return: 0 done, or what drive or troupe_quit gave; 1 failed;
- * 2 bad input; 130, 143 ended by a signal. */
+ * starts the loops, drives, stops in order. SIGINT, SIGTERM and SIGHUP ask every actor to stop; a
+ * second one kills. Result, for main() to return: 0 done, or what drive or troupe_quit gave; 1
+ * failed; 2 bad input; 129, 130, 143 ended by a signal. */
 int troupe_main(int argc, char **argv, const troupe_app *app);
 
 /* How a run ended. */
 typedef struct troupe_run_result {
     int code;              /* as given to troupe_quit or returned by drive */
-    int signal;            /* SIGINT or SIGTERM when one ended the run, else 0 */
+    int signal;            /* SIGINT, SIGTERM or SIGHUP when one ended the run, else 0 */
     uint64_t objects_left; /* objects that nobody released */
 } troupe_run_result;
 

@@ -505,6 +505,26 @@ def a_second_signal_kills_all_at_once(start):
 
 
 @case
+def a_batch_system_that_signals_every_process_gets_an_orderly_end(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    for pid in run.pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    ends(run, 143)
+    with open(run.err_path, encoding="utf-8") as file:
+        check("killed by signal" not in file.read(), run, "no worker died of it")
+
+
+@case
+def a_closed_terminal_ends_the_run_in_order(start):
+    run = start("drive=serve", "replicas=2")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    run.process.send_signal(signal.SIGHUP)
+    ends(run, 129)
+
+
+@case
 def the_grace_time_ends_with_a_kill_that_is_named(start):
     run = start("drive=one", "method=block", "number=60000", "replicas=2", "grace=700")
     run.wait_for(lambda: "w[1]" in run.pids().values(), "w[1]")

@@ -146,7 +146,7 @@ a_birth_survives_its_text_and_nothing_else_is_one(void **state)
 {
     (void)state;
     static const char *const bad[] = {"", "1", "x", "1 all 0 1 1 1 0 1", "2 node 0 1 1 1 0 1",
-        "1 node 0 0 1 1 0 1", "1 node 0 1 21 1 0 1", "1 node 0 1 1 0 0 1", "1 node 0 1 1 1 0",
+        "1 node 0 0 1 1 0 1", "1 node 0 1 101 1 0 1", "1 node 0 1 1 0 0 1", "1 node 0 1 1 1 0",
         "1 node 0 1 1 1 0 1 ", "1 worker 256 1 1 1 0 1", "1 worker 2 65536 1 1 0 1",
         "1 driver 1 1 1 1 0 x"};
     struct tr_birth birth = {.kind = TR_PROCESS_WORKER,
