@@ -5,6 +5,8 @@
  *
  *   drive=NAME replicas=N restarts=N window=S backoff=MS place=NAME pooled=0|1 heap=0|1
  *   memory=BYTES grace=MS init=PATH (an init fails while that file is there) title=S
+ *   hold=PATH (the init that takes that file away waits until PATH.held is gone)
+ *   early=PATH (a worker waits, before it is one, while that file is there)
  *   drive=one: method=NAME number=N or text=S, after=MS, counts=N, code=N */
 #include <troupe/troupe.h>
 
@@ -51,13 +53,43 @@ struct state {
     bool stubborn; /* never stops */
 };
 
+/* The path that the config has for the key; empty for none. */
+static void
+read_path(const char *config, const char *key, char path[256])
+{
+    char mark[32];
+    (void)snprintf(mark, sizeof mark, "\"%s\":\"", key);
+    const char *at = strstr(config, mark);
+    path[0] = '\0';
+    if (at != NULL) {
+        at += strlen(mark);
+        (void)snprintf(path, 256, "%.*s", (int)strcspn(at, "\""), at);
+    }
+}
+
+static void
+wait_while_there(const char *path, const char *what)
+{
+    if (access(path, F_OK) == 0) {
+        fprintf(stderr, "%s\n", what);
+        while (access(path, F_OK) == 0) {
+            sleep_ms(5);
+        }
+    }
+}
+
 static troupe_status
 init(troupe_ctx *ctx, const char *config, troupe_error *err)
 {
-    char path[256] = "";
-    const char *at = strstr(config, "\"init\":\"");
+    char path[256], held[300];
     (void)ctx;
-    if (at != NULL && sscanf(at, "\"init\":\"%255[^\"]", path) == 1 && access(path, F_OK) == 0) {
+    read_path(config, "hold", path);
+    (void)snprintf(held, sizeof held, "%s.held", path);
+    if (path[0] != '\0' && rename(path, held) == 0) {
+        wait_while_there(held, "held in init");
+    }
+    read_path(config, "init", path);
+    if (path[0] != '\0' && access(path, F_OK) == 0) {
         return troupe_fail(err, TROUPE_DEVICE, "the file is there");
     }
     return TROUPE_OK;
@@ -91,6 +123,30 @@ pid(troupe_ctx *ctx, troupe_call *call)
 {
     (void)ctx;
     troupe_reply_i64(call, getpid());
+}
+
+static void
+on_peer(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    troupe_call *call = user;
+    (void)ctx;
+    if (troupe_answer_status(answer) == TROUPE_OK) {
+        troupe_reply_i64(call, troupe_arg_i64(answer, 0));
+    } else {
+        troupe_reply_error(call, troupe_answer_status(answer), "%s", troupe_answer_text(answer));
+    }
+}
+
+/* The pid of w[1], as it is known from here. */
+static void
+peer(troupe_ctx *ctx, troupe_call *call)
+{
+    call = troupe_defer(call);
+    troupe_status status = troupe_call_send(
+        ctx, troupe_to(ctx, "w", 1), "pid", NULL, .on_answer = on_peer, .user = call);
+    if (status != TROUPE_OK) {
+        troupe_reply_error(call, status, "w[1] is not known here");
+    }
 }
 
 static void
@@ -222,7 +278,7 @@ stop(troupe_ctx *ctx)
 #define METHODS                                                                         \
     {                                                                                   \
         {"echo", echo}, {"count", count}, {"count_slowly", count_slowly}, {"pid", pid}, \
-            {"crash", crash}, {"leave", leave}, {"fail", fail},                         \
+            {"peer", peer}, {"crash", crash}, {"leave", leave}, {"fail", fail},         \
             {"answer_and_fail", answer_and_fail}, {"finish", finish}, {"block", block}, \
             {"print", print}, {"flood", flood}, {"leak", leak}, {"objects", objects},   \
             {"grow", grow}, {"stay", stay}, {"quit", quit},                             \
@@ -246,9 +302,10 @@ static const troupe_class pooled = {.name = "pooled",
 static troupe_status
 graph(troupe_graph *g, int argc, char **argv)
 {
-    char config[512];
+    char config[1024];
     const char *place = value(argc, argv, "place", NULL);
-    (void)snprintf(config, sizeof config, "{\"init\":\"%s\"}", value(argc, argv, "init", ""));
+    (void)snprintf(config, sizeof config, "{\"init\":\"%s\", \"hold\":\"%s\"}",
+        value(argc, argv, "init", ""), value(argc, argv, "hold", ""));
     const troupe_class *type = number(argc, argv, "pooled", 0) != 0 ? &pooled : &player;
     troupe_class *copy = NULL;
     if (number(argc, argv, "heap", 0) != 0) {
@@ -303,15 +360,16 @@ never(void *user)
     return false;
 }
 
-/* Prints the pids once, and again whenever they have changed; ends when it is stopped. */
+/* Prints the pids (or what else a method says) once, and again whenever they have changed; ends
+ * when it is stopped. */
 static int
-drive_serve(troupe_ctx *ctx)
+drive_serve(troupe_ctx *ctx, const char *method)
 {
     int64_t known[64] = {0};
     while (troupe_wait(ctx, never, NULL, 50 * MS) != TROUPE_STOPPED) {
         for (int i = 0; i < troupe_replicas(ctx, "w") && i < 64; i++) {
             int64_t now = 0;
-            if (ask(ctx, i, "pid", 0, NULL, &now) == TROUPE_OK && now != known[i]) {
+            if (ask(ctx, i, method, 0, NULL, &now) == TROUPE_OK && now != known[i]) {
                 known[i] = now;
                 printf("pid w[%d] %lld\n", i, (long long)now);
                 fflush(stdout);
@@ -437,6 +495,25 @@ drive_leaks(troupe_ctx *ctx, int argc, char **argv)
     return 0;
 }
 
+/* Makes an object and keeps it, says how many there are, and waits for the end. */
+static int
+drive_hoard(troupe_ctx *ctx)
+{
+    troupe_object object;
+    void *bytes = NULL;
+    troupe_store_stats stats = {0};
+    if (troupe_object_create(troupe_ctx_store(ctx), 1 << 16, &object, &bytes) != TROUPE_OK ||
+        troupe_object_seal(troupe_ctx_store(ctx), object) != TROUPE_OK) {
+        return 1;
+    }
+    troupe_store_get_stats(troupe_ctx_store(ctx), &stats);
+    printf("objects %llu\n", (unsigned long long)stats.objects);
+    fflush(stdout);
+    while (troupe_wait(ctx, never, NULL, 1000 * MS) != TROUPE_STOPPED) {
+    }
+    return 0;
+}
+
 static int
 drive(troupe_ctx *ctx, int argc, char **argv)
 {
@@ -453,7 +530,10 @@ drive(troupe_ctx *ctx, int argc, char **argv)
         abort();
     }
     if (strcmp(name, "serve") == 0) {
-        return drive_serve(ctx);
+        return drive_serve(ctx, value(argc, argv, "method", "pid"));
+    }
+    if (strcmp(name, "hoard") == 0) {
+        return drive_hoard(ctx);
     }
     return strcmp(name, "leaks") == 0 ? drive_leaks(ctx, argc, argv) : drive_one(ctx, argc, argv);
 }
@@ -461,6 +541,10 @@ drive(troupe_ctx *ctx, int argc, char **argv)
 int
 main(int argc, char **argv)
 {
+    const char *born = getenv("TROUPE_PROCESS");
+    if (born != NULL && strncmp(born, "1 worker", 8) == 0) {
+        wait_while_there(value(argc, argv, "early", ""), "held before it is a worker");
+    }
     return troupe_main(argc, argv,
         &(troupe_app){.graph = graph,
             .drive = drive,

@@ -189,6 +189,18 @@ a_checkpoint_that_was_not_finished_leaves_the_one_before(void **state)
     ASSERT_ANSWER(answers, answers.count - 1, TROUPE_FULL, "bytes of states are kept");
 }
 
+static char got;
+
+static void
+note_byte(troupe_ctx *ctx, troupe_answer *answer, void *user)
+{
+    size_t size = 0;
+    bool has = troupe_answer_status(answer) == TROUPE_OK && troupe_arg_count(answer) == 1;
+    const char *bytes = has ? troupe_arg_bin(answer, 0, &size) : NULL;
+    got = size == 1 ? *bytes : 0;
+    rig_note(ctx, answer, user);
+}
+
 static void
 what_an_earlier_incarnation_sent_does_not_replace_what_the_new_one_began_with(void **state)
 {
@@ -223,10 +235,11 @@ what_an_earlier_incarnation_sent_does_not_replace_what_the_new_one_began_with(vo
         troupe_args_bin(&args, &steps[i].byte, 1);
         int before = answers.count;
         assert_int_equal(troupe_call_send(from, troupe_to(from, "node", 0), steps[i].method, &args,
-                             .on_answer = rig_note, .user = &answers),
+                             .on_answer = note_byte, .user = &answers),
             TROUPE_OK);
         rig_settle(&rig);
         ASSERT_ANSWER(answers, before, steps[i].status, steps[i].words);
+        assert_int_equal(got, strcmp(steps[i].method, TR_METHOD_KEPT_GET) == 0 ? steps[i].byte : 0);
     }
 }
 
