@@ -10,7 +10,8 @@
 #include <stdlib.h>
 
 enum {
-    EXIT_INPUT = 2
+    EXIT_INPUT = 2,
+    FILES_OF_OWN = 64
 };
 
 int
@@ -44,12 +45,28 @@ tr_process_plan(int count, struct tr_plan **out, troupe_error *err)
     return TROUPE_OK;
 }
 
+/* Each loop here may be connected to each loop elsewhere, in both directions; the node has pipes and
+ * handles of every process besides. The rest is for what the program opens itself. */
+static uint64_t
+descriptors(const struct tr_run *run)
+{
+    uint64_t here = 0;
+    for (uint32_t i = 0; i < run->layout.loop_count; i++) {
+        here += run->layout.loops[i].process == run->process ? 1 : 0;
+    }
+    uint64_t there = run->layout.loop_count - here;
+    return FILES_OF_OWN + here * (there * 2 + 4) + (uint64_t)run->layout.process_count * 4;
+}
+
 troupe_status
 tr_process_open(struct tr_run *run, const struct tr_birth *birth, troupe_error *err)
 {
     const tr_unix_options link = {.dir = run->plan->folder};
     run->epoch = birth->epoch;
-    troupe_status status = troupe_link_unix(&link, &run->link, err);
+    troupe_status status = tr_fd_limit(descriptors(run), err);
+    if (status == TROUPE_OK) {
+        status = troupe_link_unix(&link, &run->link, err);
+    }
     if (status == TROUPE_OK) {
         status = tr_run_open(run, err);
     }

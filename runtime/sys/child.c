@@ -285,6 +285,9 @@ tr_child_kill(tr_child *child)
            errno == EINTR) {
     }
     child->pid = -1;
+    if (child->mark[0] != '\0') {
+        (void)tr_hunt(&(tr_prey){.mark = child->mark});
+    }
 }
 
 troupe_status

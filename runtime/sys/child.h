@@ -2,6 +2,8 @@
 #ifndef TR_SYS_CHILD_H
 #define TR_SYS_CHILD_H
 
+#include "sweep.h"
+
 #include <troupe/ext/child.h>
 
 #include <sys/types.h>
@@ -22,11 +24,12 @@ struct tr_child {
     size_t stderr_bytes;    /* of this ask */
     char tail[TR_TAIL_MAX]; /* the end of stderr */
     size_t tail_size;
+    char mark[TR_MARK_MAX]; /* of it and whatever it starts */
 };
 
 /* Waits until the process has ended, at most until `deadline_ns`; true when it has. */
 bool tr_child_wait(const tr_child *child, uint64_t deadline_ns);
-/* Kills the group and reaps the leader. */
+/* Kills the group and whatever has left it, and reaps the leader. */
 void tr_child_kill(tr_child *child);
 
 #endif

@@ -203,16 +203,19 @@ explain(tr_spawn_stage stage, int cause, const char *name, const char *path, tro
 static troupe_status
 spawn(tr_child *child, tr_pipes *pipes, const char *path, char *const *argv, troupe_error *err)
 {
+    tr_mark_new(child->mark);
+    char **marked = tr_environ_marked(NULL, child->mark);
     const tr_spawn_options options = {.image = -1,
         .path = path,
         .argv = argv,
-        .envp = environ,
+        .envp = marked,
         .stdio = {pipes->in[0], pipes->out[1], pipes->err[1]},
         .cgroup_procs = -1,
         .dies_with_parent = true,
         .own_group = true};
     tr_spawned spawned;
     const tr_spawn_stage stage = tr_spawn(&options, &spawned);
+    tr_free(marked);
     child->pid = spawned.pid;
     child->pidfd = spawned.pidfd;
     child->in = pipes->in[1];

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -153,6 +154,26 @@ bool
 tr_fd_keep(int fd)
 {
     return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
+}
+
+troupe_status
+tr_fd_limit(uint64_t needed, troupe_error *err)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
+        return TROUPE_OK;
+    }
+    if (limit.rlim_max < needed) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "this run needs up to %llu open files in a process, and the limit is %llu; raise it "
+            "(ulimit -n, LimitNOFILE), or use fewer replicas, or --colocate",
+            (unsigned long long)needed, (unsigned long long)limit.rlim_max);
+    }
+    limit.rlim_cur = needed;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0
+               ? TROUPE_OK
+               : troupe_fail(err, TROUPE_IO, "the limit of open files cannot be raised to %llu: %s",
+                     (unsigned long long)needed, strerror(errno));
 }
 
 void

@@ -26,7 +26,7 @@ def case(function):
 class Run:
     """A run in a folder of its own for $XDG_RUNTIME_DIR, by which all its processes are found."""
 
-    def __init__(self, work, *words, env=None):
+    def __init__(self, work, *words, env=None, files=None):
         self.work = work
         self.dir = os.path.join(work, "x")
         os.makedirs(self.dir, mode=0o700, exist_ok=True)
@@ -34,7 +34,8 @@ class Run:
         self.out_path = os.path.join(work, "out")
         self.err_path = os.path.join(work, "err")
         with open(self.out_path, "w", encoding="utf-8") as out, open(self.err_path, "w", encoding="utf-8") as err:
-            self.process = subprocess.Popen([CAST, *words], stdout=out, stderr=err, env=environment, cwd=work)
+            command = [CAST, *words] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", CAST, *words]
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=work)
         self.environment = environment
 
     def pids(self):
@@ -505,6 +506,12 @@ def a_second_signal_kills_all_at_once(start):
 
 
 @case
+def too_few_descriptors_are_refused_by_name(start):
+    run = start("drive=serve", "replicas=2", files=40)
+    ends(run, 2, r"needs up to \d+ open files in a process, and the limit is 40; raise it")
+
+
+@case
 def a_batch_system_that_signals_every_process_gets_an_orderly_end(start):
     run = start("drive=serve", "replicas=2")
     run.wait_out(r"pid w\[\d\] \d+", 2)
@@ -631,10 +638,10 @@ def main():
         work = tempfile.mkdtemp(prefix="troupe-test-")
         runs = []
 
-        def start(*words, env=None, work=work, runs=runs):
+        def start(*words, env=None, files=None, work=work, runs=runs):
             folder = os.path.join(work, str(len(runs)))
             os.makedirs(folder)
-            runs.append(Run(folder, *words, env=env))
+            runs.append(Run(folder, *words, env=env, files=files))
             return runs[-1]
 
         start.work = work

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char line[4 << 20];
@@ -233,6 +234,28 @@ mode_family(const char *argument)
     wait_for_ever();
 }
 
+/* As "family", but the other one has a session of its own and no parent any more. */
+static void
+mode_daemon(const char *argument)
+{
+    (void)argument;
+    (void)next_line();
+    const pid_t middle = fork();
+    if (middle == 0) {
+        (void)setsid();
+        const pid_t pid = fork();
+        if (pid == 0) {
+            wait_for_ever();
+        }
+        char text[32];
+        (void)snprintf(text, sizeof text, "%d\n", (int)pid);
+        say(text);
+        _exit(0);
+    }
+    (void)waitpid(middle, NULL, 0);
+    wait_for_ever();
+}
+
 /* What it was given: open descriptors, group, death signal, blocked and ignored signals. */
 static void
 mode_report(const char *argument)
@@ -337,6 +360,7 @@ main(int argc, char **argv)
         {"hang", mode_hang},
         {"stubborn", mode_stubborn},
         {"exit", mode_exit},
+        {"daemon", mode_daemon},
         {"answer-and-exit", mode_answer_and_exit},
         {"crash", mode_crash},
         {"early", mode_early},

@@ -362,10 +362,9 @@ a_grandchild_that_keeps_the_pipes_does_not_hide_the_end(void **state)
 }
 
 static void
-the_whole_group_is_killed(void **state)
+the_other_one_of(const char *mode)
 {
-    (void)state;
-    tr_child *child = start("family", NULL, NULL);
+    tr_child *child = start(mode, NULL, NULL);
     tr_buf answer = {0};
     troupe_error err = {0};
     assert_int_equal(tr_child_ask(child, "", 0, patience_ns, &answer, &err), TROUPE_OK);
@@ -376,6 +375,20 @@ the_whole_group_is_killed(void **state)
     assert_int_equal(poll(&fd, 1, 30000), 1);
     (void)close(member);
     tr_buf_fini(&answer);
+}
+
+static void
+the_whole_group_is_killed(void **state)
+{
+    (void)state;
+    the_other_one_of("family");
+}
+
+static void
+who_left_the_group_is_killed_too(void **state)
+{
+    (void)state;
+    the_other_one_of("daemon");
 }
 
 static void
@@ -571,6 +584,7 @@ main(void)
         TEST(the_end_of_a_program_is_told_with_its_status_and_last_words),
         TEST(a_grandchild_that_keeps_the_pipes_does_not_hide_the_end),
         TEST(the_whole_group_is_killed),
+        TEST(who_left_the_group_is_killed_too),
         TEST(output_that_was_not_asked_for_is_an_error),
         TEST(a_line_before_the_first_question_is_an_error),
         TEST(closed_pipes_are_told_apart_from_the_end),
