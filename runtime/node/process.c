@@ -45,8 +45,8 @@ tr_process_plan(int count, struct tr_plan **out, troupe_error *err)
     return TROUPE_OK;
 }
 
-/* Each loop here may be connected to each loop elsewhere, in both directions; the node has pipes and
- * handles of every process besides. The rest is for what the program opens itself. */
+/* Each loop here may be connected to each loop elsewhere, in both directions; the node has pipes
+ * and handles of every process besides. The rest is for what the program opens itself. */
 static uint64_t
 descriptors(const struct tr_run *run)
 {

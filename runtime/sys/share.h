@@ -31,8 +31,8 @@ void tr_pidfd_signal(int fd, int number);
 troupe_status tr_fd_of_process(int pid, int fd, int *own, troupe_error *err) TROUPE_MUST_USE;
 /* For an inherited descriptor: no child inherits it in turn. False when it is not open. */
 bool tr_fd_keep(int fd);
-/* Sees to it that this process may have `needed` descriptors open: raises its own limit up to what it
- * is allowed. BAD_INPUT names the limit when that is less. */
+/* Sees to it that this process may have `needed` descriptors open: raises its own limit up to what
+ * it is allowed. BAD_INPUT names the limit when that is less. */
 troupe_status tr_fd_limit(uint64_t needed, troupe_error *err) TROUPE_MUST_USE;
 /* -1 is allowed. */
 void tr_close_fd(int fd);
