@@ -10,6 +10,7 @@ each kill it measures, from the outside:
 
     notice   until the job says that the process is gone (its line on standard error)
     again    until the next training step is on record (metrics.jsonl grows)
+    caught   until a step is on record that was not before: what was undone is done again
 
 and of each job: exit code, steps done, held-out accuracy, `troupe audit`, and that no process, run
 folder or shared memory is left. With --mode sync the final model and optimiser are compared, byte for byte,
@@ -158,7 +159,7 @@ class Chaos:
 
     def strike(self, job, victims):
         """One kill (or stop) of `victims`; its times in seconds, None for what was not seen."""
-        size = job.size()
+        size, steps = job.size(), job.steps()
         begin = time.monotonic()
         for _, pid in victims:
             try:
@@ -188,8 +189,13 @@ class Chaos:
             # A step that was under way when its process was killed does not count.
             again = again if notice is not None else None
         notice = notice or job.said(begin, pattern)
+        caught_up = None
+        while time.monotonic() < end and caught_up is None and not job.over():
+            caught_up = time.monotonic() if job.steps() > steps else None
+            time.sleep(0.005)
         return {"victims": [v[0] for v in victims], "notice": notice - begin if notice else None,
-                "again": again - begin if again else None}
+                "again": again - begin if again else None,
+                "caught_up": caught_up - begin if caught_up else None}
 
     def run(self, kind, number, seed, kills_left):
         out = os.path.join(self.arguments.out, f"{kind}-{number}")
@@ -267,9 +273,12 @@ class Chaos:
             return f"{p50:.3f} / {p99:.3f}", len(made) - len(values)
         notice, unseen = spread("notice")
         again, never = spread("again")
+        caught_up, _ = spread("caught_up")
+        lost = sum(m.get("caught_up") or 0 for m in made)
         named = f", named {sum(1 for m in made if m.get('named'))}" if any("named" in m for m in made) else ""
         text = (f"| {kind or 'none'} | {len(made)}{named} | {jobs} | {notice} | {again} | "
-                f"{statistics.mean(accuracies):.3f} | {statistics.mean(walls):.1f} |")
+                f"{caught_up} | {statistics.mean(accuracies):.3f} | {statistics.mean(walls):.1f} | "
+                f"{100 * (1 - lost / sum(walls)):.1f} % |")
         print(text + (f"   ({unseen} not told, {never} at the end)" if unseen or never else ""), flush=True)
         self.rows.append({"kind": kind, "kills": made, "jobs": jobs, "accuracy": accuracies,
                           "wall_s": walls})
@@ -299,8 +308,9 @@ def main():
     arguments.options = options
     os.makedirs(arguments.out, exist_ok=True)
     chaos = Chaos(arguments)
-    print("| killed | kills | jobs | notice p50 / p99 s | training again p50 / p99 s | accuracy | job s |")
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    print("| killed | kills | jobs | notice p50 / p99 s | training again p50 / p99 s | caught up p50 / p99 s "
+          "| accuracy | job s | time not lost |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     _, wall, job = chaos.run(None, 0, arguments.seed, 0)
     chaos.row(None, [], 1, [chaos.accuracy(job)], [wall])
     for kind in arguments.kinds.split(","):
