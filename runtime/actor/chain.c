@@ -133,9 +133,6 @@ send_spliced(tr_host *host, uint32_t index)
     open->chain = NULL;
     troupe_status status = tr_call_transmit(host, index);
     if (status != TROUPE_OK) {
-        if (status == TROUPE_FULL && open->resend_ns == 0) {
-            status = TROUPE_AGAIN; /* as a send would have said */
-        }
         tr_open_setback(host, index, status, troupe_status_text(status));
     }
 }

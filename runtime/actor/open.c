@@ -167,6 +167,16 @@ tr_open_fail(tr_host *host, uint32_t index, troupe_status status, const char *te
     tr_open_finish(host, index, answer);
 }
 
+/* What was sent to an incarnation that lives arrives, once, and so does its answer or the news of
+ * its end: sending again could only be taken for a repetition. */
+static bool
+is_on_its_way(const tr_host *host, const struct tr_open *open)
+{
+    tr_address to = {.node = open->sent_to.node, .loop = open->sent_to.loop};
+    return open->sent_to.incarnation != 0 &&
+           (host->options.link->exact || tr_address_equal(to, host->options.address));
+}
+
 static void
 resend(const struct tr_timer_job *job)
 {
@@ -174,6 +184,9 @@ resend(const struct tr_timer_job *job)
     uint32_t index = (uint32_t)(uintptr_t)job->user;
     struct tr_open *open = &host->open.entries[index];
     open->resend_timer = (troupe_timer){0};
+    if (is_on_its_way(host, open)) {
+        return;
+    }
     troupe_status status = tr_call_transmit(host, index);
     if (status != TROUPE_OK) {
         tr_open_setback(host, index, status, troupe_status_text(status));
@@ -185,7 +198,7 @@ void
 tr_open_arm(tr_host *host, uint32_t index)
 {
     struct tr_open *open = &host->open.entries[index];
-    if (open->resend_ns == 0 || open->resend_timer.slot != 0) {
+    if (open->resend_ns == 0 || open->resend_timer.slot != 0 || is_on_its_way(host, open)) {
         return;
     }
     uint64_t when = host->loop.now_ns + open->resend_ns;
@@ -204,7 +217,6 @@ has_hope(const struct tr_open *open, troupe_status status)
     }
     switch ((int)status) {
     case TROUPE_AGAIN:
-    case TROUPE_FULL:
     case TROUPE_LINK:
         return true;
     case TROUPE_GONE:
@@ -220,6 +232,8 @@ void
 tr_open_setback(tr_host *host, uint32_t index, troupe_status status, const char *text)
 {
     struct tr_open *open = &host->open.entries[index];
+    /* No room is one word for the caller, wherever the one who was called lives. */
+    status = status == TROUPE_FULL ? TROUPE_AGAIN : status;
     if (open->to.role == TR_NAMED) {
         tr_name_forget(host, open->sent_to);
     }

@@ -165,10 +165,10 @@ typedef struct troupe_call_options {
     troupe_answer_fn on_answer;
     void *user;
     uint64_t deadline_ns; /* from now; 0 is the default */
-    /* Send the same call again, under the same id, while there is no answer: after resend_ns (0
-     * is the default), then after twice as long, up to 8 times that; also when the target was
-     * restarted, was not up, or had no room. The method still runs at most once in one
-     * incarnation. */
+    /* Send the same call again, under the same id, when the target was restarted, was not up, or
+     * had no room; on a link that may lose also while there is no answer. After resend_ns (0 is
+     * the default), then after twice as long, up to 8 times that. The method still runs at most
+     * once in one incarnation. */
     bool retry;
     uint64_t resend_ns;
     /* Where to write the call's name, for troupe_cancel, troupe_args_answer and troupe_take; may
