@@ -199,6 +199,7 @@ policy_start(troupe_ctx *ctx)
 {
     tr_policy *p = troupe_state(ctx);
     p->begun_ns = p->line_ns = p->mark_ns = tr_now_ns();
+    p->started_ns = troupe_now_ns(ctx);
     tr_policy_open(ctx, p);
 }
 

@@ -174,8 +174,8 @@ typedef struct tr_policy {
     double wall_before; /* seconds of earlier processes of this run */
     uint64_t trained_tokens, trained_tokens_before;
     tr_policy_counts counts;
-    tr_policy_counts counts_at_commit; /* what a checkpoint of that step holds */
-    uint64_t publish_since_ns;
+    tr_policy_counts counts_at_commit;     /* what a checkpoint of that step holds */
+    uint64_t started_ns, publish_since_ns; /* of troupe_now_ns, for decisions */
     double tokens_per_s, train_tokens_per_s;
 } tr_policy;
 

@@ -11,7 +11,8 @@
 enum {
     SCORES_OPEN_MAX = 64,        /* rewards asked for at once */
     PROGRAM_SCORES_OPEN_MAX = 4, /* the same of one external program, which takes them in turn */
-    SUBMITTED_MAX = 256
+    SUBMITTED_MAX = 256,
+    PAUSE_NS = 20 * 1000 * 1000 /* before a score that could not be sent is asked for again */
 };
 
 struct tr_eval {
@@ -23,6 +24,7 @@ struct tr_eval {
     int64_t scored; /* rows that have an answer, an error included */
     int64_t right, errors;
     bool abandoned; /* nobody waits for it; it lives until its last answer can have come */
+    bool resting;   /* a timer will ask for scores */
     int open_max;
     uint64_t deadline_ns; /* of one score, with those that are before it in the queue */
     int open;             /* scores asked for and not answered */
@@ -126,6 +128,7 @@ count_score(troupe_ctx *ctx, tr_eval *e, bool right, bool error)
 }
 
 static void ask_scores(troupe_ctx *ctx, tr_eval *e);
+static void rested(troupe_ctx *ctx, void *user);
 
 static void
 scored(troupe_ctx *ctx, troupe_answer *answer, void *user)
@@ -172,10 +175,14 @@ ask_scores(troupe_ctx *ctx, tr_eval *e)
         if (status != TROUPE_OK) {
             troupe_args_fini(&args);
             tr_free(call);
-            return; /* an answer that is open, or the next slice, tries again */
+            break; /* an answer that is open, or the timer, tries again */
         }
         e->waiting_first++;
         e->open++;
+    }
+    bool stuck = e->waiting_first < e->waiting_count && e->open == 0;
+    if (stuck && !e->resting) {
+        e->resting = troupe_timer_start(ctx, PAUSE_NS, rested, e->p, NULL) == TROUPE_OK;
     }
 }
 
@@ -228,6 +235,16 @@ keep_sample(troupe_ctx *ctx, tr_eval *e, const troupe_generation *g, troupe_erro
     return status;
 }
 
+static void
+rested(troupe_ctx *ctx, void *user)
+{
+    tr_policy *p = user;
+    if (p->eval != NULL) {
+        p->eval->resting = false;
+        ask_scores(ctx, p->eval);
+    }
+}
+
 bool
 tr_policy_eval_slice(troupe_ctx *ctx, tr_policy *p)
 {
@@ -265,6 +282,6 @@ tr_policy_eval_slice(troupe_ctx *ctx, tr_policy *p)
         return false;
     }
     ask_scores(ctx, e);
-    bool stuck = e->waiting_first < e->waiting_count && e->open == 0;
+    bool stuck = e->waiting_first < e->waiting_count && e->open == 0 && !e->resting;
     return !troupe_engine_idle(e->engine) || e->submitted < e->rows || stuck;
 }

@@ -118,7 +118,7 @@ tr_policy_mirror(troupe_ctx *ctx, tr_policy *p)
     p->mirror_bytes = p->mirror_ns = 0;
     if (p->phase != TR_POLICY_COMMITTING) {
         p->phase = TR_POLICY_COMMITTING;
-        p->mirror_since_ns = tr_now_ns();
+        p->mirror_since_ns = troupe_now_ns(ctx);
     }
     troupe_status status = p->mirror_mode == TR_MIRROR_OFF ? TROUPE_OK : make(ctx, p, &err);
     bool full = status == TROUPE_AGAIN || status == TROUPE_NO_SPACE;
@@ -131,7 +131,7 @@ tr_policy_mirror(troupe_ctx *ctx, tr_policy *p)
         return;
     }
     tr_policy_mirror_drop(ctx, p);
-    bool wait = status == TROUPE_AGAIN && tr_now_ns() - p->mirror_since_ns < ROOM_NS;
+    bool wait = status == TROUPE_AGAIN && troupe_now_ns(ctx) - p->mirror_since_ns < ROOM_NS;
     if (!wait || troupe_timer_start(ctx, PAUSE_NS, try_again, p, NULL) != TROUPE_OK) {
         tr_policy_fail(ctx, p, status, "mirror",
             full ? "the store has no room for the optimiser's state; raise --store-bytes, or say "

@@ -187,7 +187,7 @@ opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
         return; /* the run is being finished */
     }
     troupe_status answered = troupe_answer_status(answer);
-    if (answered == TROUPE_NOT_FOUND && tr_now_ns() - p->begun_ns < KNOWN_NS &&
+    if (answered == TROUPE_NOT_FOUND && troupe_now_ns(ctx) - p->started_ns < KNOWN_NS &&
         troupe_timer_start(ctx, PAUSE_NS, open_again, p, NULL) == TROUPE_OK) {
         return; /* the news that this incarnation is up travels by another way */
     }

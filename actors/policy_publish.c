@@ -19,7 +19,7 @@ static void send_publish(troupe_ctx *ctx, void *user);
 static void
 publish_later(troupe_ctx *ctx, tr_policy *p, troupe_timer_fn again, const char *why)
 {
-    if (tr_now_ns() - p->publish_since_ns > PUBLISH_NS) {
+    if (troupe_now_ns(ctx) - p->publish_since_ns > PUBLISH_NS) {
         tr_policy_fail(ctx, p, TROUPE_TIMEOUT, "publish", why);
     } else if (troupe_timer_start(ctx, PAUSE_NS, again, p, NULL) != TROUPE_OK) {
         tr_policy_fail(ctx, p, TROUPE_FULL, "publish", "no timer is left");
@@ -95,7 +95,7 @@ void
 tr_policy_publish(troupe_ctx *ctx, tr_policy *p)
 {
     p->phase = TR_POLICY_PUBLISHING;
-    p->publish_since_ns = tr_now_ns();
+    p->publish_since_ns = troupe_now_ns(ctx);
     troupe_error err = {0};
     troupe_status status = troupe_trainer_get_state(p->trainer, p->params, NULL, NULL, &err);
     if (status != TROUPE_OK) {

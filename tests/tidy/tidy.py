@@ -6,7 +6,8 @@
    (undefined symbols of the object files, so that no macro or wrapper hides one).
 3. No mutable globals of ours (.data and .bss of the object files are empty but where listed).
 4. Lengths: .c files 700 lines, headers 350, functions 70 lines, lines 100 columns, no tabs.
-5. Banned names, leftover promises, files that no CMakeLists or *.cmake names.
+5. Roles compare times of troupe_now_ns only: tr_now_ns is for statistics, and no simulator can move it.
+6. Banned names, leftover promises, files that no CMakeLists or *.cmake names.
 
 Usage: tidy.py SOURCE_DIR [BUILD_DIR]      each violation on a line of its own; exit 1 when there is one.
 """
@@ -24,6 +25,7 @@ SEES = {
     "scheduler": {"runtime", "scheduler"},
     "actors": {"runtime", "kernels", "scheduler", "actors"},
 }
+OWN_CLOCK = re.compile(r"tr_now_ns\(\).*[^-][<>]|[^-][<>].*tr_now_ns\(\)")
 # symbol pattern -> path prefixes (of the source) in which it may be used
 HOMES = [
     (r"clock_gettime|gettimeofday|time|clock|nanosleep|clock_nanosleep|usleep|sleep", ["runtime/sys/"]),
@@ -117,6 +119,8 @@ def check_text(path, text):
             yield f"{path}:{number}: a tab"
         if len(line) > LINE_LIMIT:
             yield f"{path}:{number}: {len(line)} columns"
+        if path.startswith("actors/") and OWN_CLOCK.search(line):
+            yield f"{path}:{number}: a decision by a clock of its own; use troupe_now_ns"
         if not path.startswith("tests/tidy"):
             for pattern, remedy in BANNED:
                 if pattern.search(line) and "static_assert" not in line:
@@ -192,6 +196,8 @@ def self_test():
         (list(check_includes("kernels/cpu/a.c", '#include "../x.h"', headers)), 1),
         (list(check_text("a.c", "int\nf(void)\n{\n" + "    x();\n" * 71 + "}\n")), 1),
         (list(check_text("a.c", "int\nf(void)\n{\n" + "    x();\n" * 70 + "}\n")), 0),
+        (list(check_text("actors/a.c", "    if (tr_now_ns() - p->since_ns > ROOM_NS) {\n")), 1),
+        (list(check_text("actors/a.c", "    p->busy_ns += tr_now_ns() - p->begun_ns;\n")), 0),
         (list(check_text("a.c", "\tx\n")), 1),
         (list(check_text("a.c", "x\n" * 701)), 1),
         (list(check_text("a.c", "    assert(x);\n")), 1),
