@@ -82,6 +82,8 @@ tr_run_fail(troupe_ctx *ctx, troupe_status status, const char *text)
     struct tr_run *run = tr_controller_of(ctx)->run;
     if (run->error.status == TROUPE_OK) {
         (void)troupe_fail(&run->error, status, "%s", text);
+        /* The program tells it at its end, for which it may take its whole grace time. */
+        troupe_log(ctx, "%s; the run ends", text);
     }
     tr_controller_stop(ctx);
 }
@@ -377,6 +379,24 @@ joined(troupe_ctx *ctx, troupe_call *call)
     tr_controller_look_end(ctx);
 }
 
+/* In the run's first moments it says that the run is set up wrongly. Later it is a death like any
+ * other: what the system lacks now it may have again after a pause. */
+static void
+not_started(troupe_ctx *ctx, uint32_t index, troupe_status status, const char *why)
+{
+    struct tr_controller *self = tr_controller_of(ctx);
+    struct tr_member *member = &self->members[index];
+    tr_buf text = {0};
+    tr_buf_printf(&text, "%s cannot be started: %s", self->run->layout.processes[index].name, why);
+    member->state = TR_MEMBER_DOWN; /* there is no process whose end would be told */
+    if (self->phase == TR_SPAWNING && member->lives <= 1 && self->run->epoch == 1) {
+        tr_run_fail(ctx, status, text.data);
+    } else {
+        tr_member_died(ctx, index, 0, false, text.data);
+    }
+    tr_buf_fini(&text);
+}
+
 void
 tr_member_launch(troupe_ctx *ctx, uint32_t index)
 {
@@ -394,11 +414,7 @@ tr_member_launch(troupe_ctx *ctx, uint32_t index)
     troupe_status status =
         tr_launcher_start(self->run->launcher, index, member->epoch, &member->pid, &err);
     if (status != TROUPE_OK) {
-        tr_buf text = {0};
-        tr_buf_printf(
-            &text, "%s cannot be started: %s", self->run->layout.processes[index].name, err.text);
-        tr_run_fail(ctx, status, text.data);
-        tr_buf_fini(&text);
+        not_started(ctx, index, status, err.text);
     }
 }
 

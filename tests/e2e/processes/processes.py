@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -301,6 +302,41 @@ def an_init_that_fails_at_a_restart_counts(start):
 def a_memory_ceiling_kills_and_names(start):
     run = start("method=grow", f"memory={100 << 20}", "replicas=1")
     ends(run, 1, r"w\[0\] \(pid \d+\) .*(ceiling|limit).*")
+
+
+@contextlib.contextmanager
+def without_descriptors(pid):
+    """The process can open nothing more meanwhile."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@case
+def one_that_cannot_be_started_again_is_tried_within_its_limits(start):
+    run = start("drive=serve", "replicas=2", "restarts=3", "backoff=10")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    with without_descriptors(run.pid("node")):
+        os.kill(run.pid("w[1]"), signal.SIGKILL)
+        ends(run, 1, r"w\[1\] \(pid \d+\) was killed by signal 9 .*, 2 restarts left",
+             r"w\[1\] cannot be started: no descriptors .*; it is made again in 0.0 s, 0 restarts left",
+             r"w\[1\] cannot be started: .*; the run ends", r"cast: w\[1\] cannot be started: .*\(ulimit -n\)")
+
+
+@case
+def one_that_could_not_be_started_comes_back_when_there_is_room(start):
+    run = start("drive=serve", "replicas=2", "restarts=-1", "backoff=200")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    with without_descriptors(run.pid("node")):
+        os.kill(run.pid("w[1]"), signal.SIGKILL)
+        run.wait_err(r"w\[1\] cannot be started: ", 2)
+    run.wait_err(r"w\[1\] \(pid \d+\) is up again")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143, "stopped")
 
 
 # --- calls to one that dies --------------------------------------------------------------------------------------------
