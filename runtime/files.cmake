@@ -16,7 +16,7 @@ troupe_library(troupe_runtime
     actor/spawn.c actor/checkpoint.c actor/driver.c actor/host.c
     store/marks.c store/ledger.c store/place.c store/slab.c store/commit.c store/hold.c store/object.c
     store/reclaim.c store/inspect.c store/store.c store/tensor_object.c store/sample_seal.c
-    store/sample_read.c
+    store/sample_read.c store/strand.c
     node/graph.c node/check.c node/draw.c node/plan.c node/plan_wire.c node/layout.c
     node/restart.c node/hosts.c node/agent.c node/controller.c node/controller_news.c
     node/controller_death.c node/controller_end.c node/controller_ask.c node/guest.c node/names.c node/kept.c node/run.c

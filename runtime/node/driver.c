@@ -37,7 +37,8 @@ struct driver {
     bool node_lives;
     int watched[TR_WORKER_FDS];
     size_t watched_count;
-    troupe_store *stores[TR_LIVES_MAX]; /* of the nodes' lives; the program may use what it had */
+    troupe_store *stores[TR_LIVES_MAX]; /* of the nodes' lives; the program may have pointers */
+    troupe_store *store;                /* the last one */
     uint64_t node_since_ns;
     int short_lives; /* of nodes, in a row */
     bool leaving;    /* drive() has returned: the node is not replaced any more */
@@ -234,7 +235,9 @@ attach(struct tr_run *run, int pid, int fd, uint32_t slot)
         fprintf(stderr, "%s: the driver has no store: %s\n", driver->program->name, err.text);
         return;
     }
+    tr_store_succeed(store, driver->store);
     driver->stores[driver->node_epoch - 1] = store;
+    driver->store = store;
     tr_host_set_store(tr_run_service(run)->host, store);
 }
 

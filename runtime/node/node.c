@@ -195,8 +195,9 @@ prepare(struct node *node, const struct tr_birth *birth, troupe_error *err)
     status = status == TROUPE_OK ? tr_subreaper(err) : status;
     status = status == TROUPE_OK ? tr_plan_resolve(node->plan, err) : status;
     status = status == TROUPE_OK ? tr_layout_make(node->plan, false, &run->layout, err) : status;
-    status =
-        status == TROUPE_OK ? tr_store_make(node->plan->store_bytes, &run->store, err) : status;
+    status = status == TROUPE_OK
+                 ? tr_store_make_life(node->plan->store_bytes, run->epoch, &run->store, err)
+                 : status;
     status = status == TROUPE_OK ? tr_output_open(&node->output, err) : status;
     if (status == TROUPE_OK) {
         struct tr_launcher_options options = {.run = run,

@@ -97,6 +97,9 @@ take_hold(troupe_store *store, tr_entry *entry, troupe_object object)
     tr_local_hold *local = &store->local[object.index];
     uint64_t word = tr_word_load(&entry->word);
     uint32_t state = tr_entry_state(word);
+    if (atomic_load(&store->stranded)) {
+        return TROUPE_LOST;
+    }
     if (tr_entry_generation(word) != object.generation || state == TR_FREE || state == TR_FREEING) {
         return TROUPE_LOST;
     }
@@ -126,7 +129,7 @@ troupe_object_hold(troupe_store *store, troupe_object object, const void **bytes
         return TROUPE_LOST;
     }
     if (!tr_store_allowed(store)) {
-        return TROUPE_DENIED;
+        return atomic_load(&store->stranded) ? TROUPE_LOST : TROUPE_DENIED;
     }
     tr_mutex_lock(stripe_of(store, object));
     troupe_status status = take_hold(store, entry, object);
@@ -156,6 +159,9 @@ tr_hold_first(troupe_store *store, tr_entry *entry, troupe_object object)
     tr_mutex_lock(stripe_of(store, object));
     set_bit(entry, store->slot);
     store->local[object.index] = (tr_local_hold){.generation = object.generation, .count = 1};
+    if (atomic_load(&store->stranded)) {
+        atomic_fetch_add(&store->stranded_holds, 1);
+    }
     tr_mutex_unlock(stripe_of(store, object));
 }
 
@@ -174,17 +180,21 @@ last_release(troupe_store *store, tr_entry *entry)
     (void)tr_entry_settle(store, entry);
 }
 
-troupe_status
-troupe_object_release(troupe_store *store, troupe_object object)
+static troupe_status
+release(troupe_store *store, troupe_object object)
 {
     tr_entry *entry = tr_store_entry(store, object);
     if (entry == NULL || object.generation == 0) {
         return TROUPE_LOST;
     }
     if (!tr_store_allowed(store)) {
-        return TROUPE_DENIED;
+        return atomic_load(&store->stranded) ? tr_strand_release(store, object) : TROUPE_DENIED;
     }
     tr_mutex_lock(stripe_of(store, object));
+    if (atomic_load(&store->stranded)) {
+        tr_mutex_unlock(stripe_of(store, object));
+        return tr_strand_release(store, object);
+    }
     tr_local_hold *local = &store->local[object.index];
     troupe_status status = TROUPE_OK;
     if (local->generation != object.generation || local->count == 0) {
@@ -197,5 +207,16 @@ troupe_object_release(troupe_store *store, troupe_object object)
         last_release(store, entry);
     }
     tr_mutex_unlock(stripe_of(store, object));
+    return status;
+}
+
+troupe_status
+troupe_object_release(troupe_store *store, troupe_object object)
+{
+    troupe_status status = release(store, object);
+    for (troupe_store *old = store->before; status == TROUPE_LOST && old != NULL;
+         old = old->before) {
+        status = tr_strand_release(old, object);
+    }
     return status;
 }

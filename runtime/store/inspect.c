@@ -166,7 +166,8 @@ check_entries(troupe_store *store, troupe_error *err)
             bytes += tr_word_load(&entry->size);
         } else if (tr_entry_is_held(store, entry)) {
             return fault(err, "a free entry has a holder", i, word);
-        } else if (tr_entry_generation(word) < UINT32_MAX && tr_marks_get(&store->entry_marks, i)) {
+        } else if (tr_entry_generation(word) < tr_store_last(store) &&
+                   tr_marks_get(&store->entry_marks, i)) {
             return fault(err, "a free entry is marked as taken", i, word);
         }
     }

@@ -11,9 +11,10 @@
 #include <troupe/ext/thread.h>
 
 #include <assert.h>
+#include <stdatomic.h>
 
 enum {
-    TR_STORE_VERSION = 1,
+    TR_STORE_VERSION = 2,
     TR_EXTENT_SIZE = 16 << 10,
     TR_CHUNK_EXTENTS = 16, /* memory comes from the system in chunks of this many extents */
     TR_CHUNK_SIZE = TR_CHUNK_EXTENTS * TR_EXTENT_SIZE,
@@ -34,6 +35,8 @@ typedef struct tr_geometry {
     uint32_t slots;   /* <= 256 */
     uint32_t entries; /* multiple of 64, or less than 64 */
     uint32_t extents; /* multiple of TR_CHUNK_EXTENTS */
+    uint32_t before;  /* generations that stores of earlier lives of the node may have used */
+    uint32_t last;    /* generation of this store; 0: there is no later store */
 } tr_geometry;
 
 /* A bitmap of hints with the lowest index that may be clear (or set: see marks.h) beside it. */
@@ -87,7 +90,8 @@ typedef struct tr_store_header {
     uint64_t slots;
     uint64_t entries;
     uint64_t extents;
-    uint64_t unused_first[2];
+    uint64_t before;
+    uint64_t last;
     tr_word bytes_high;
     tr_word committed; /* bytes, a sum of what the chunks say */
     tr_word slots_top; /* no slot at or above it was ever used; likewise the others */
@@ -157,6 +161,11 @@ struct troupe_store {
     tr_local_hold *local;        /* for each entry */
     _Atomic uint32_t *populated; /* for each chunk: its word when this process mapped it */
     _Atomic uint32_t refusal;    /* enum tr_refusal */
+
+    /* See strand.c. */
+    troupe_store *before; /* of the owner's life before; NULL: none that this process saw */
+    atomic_bool stranded; /* its owner is gone; changes under all stripes */
+    _Atomic uint32_t stranded_holds; /* objects that this process still holds then */
 };
 
 /* --- store.c, for the other files here ------------------------------------------------------- */
@@ -169,6 +178,14 @@ void tr_layout_of(const tr_geometry *geometry, tr_layout *layout);
 bool tr_store_allowed(troupe_store *store);
 /* The entry of a handle, or NULL for an index that is none. */
 tr_entry *tr_store_entry(troupe_store *store, troupe_object object);
+
+/* The last generation of an entry; what has had it stays out of use. */
+static inline uint32_t
+tr_store_last(const troupe_store *store)
+{
+    return store->geometry.last == 0 ? UINT32_MAX : store->geometry.last;
+}
+
 /* Raises a word that only grows to at least `value`. */
 void tr_word_raise(tr_word *word, uint64_t value);
 
@@ -180,6 +197,11 @@ bool tr_entry_settle(troupe_store *store, tr_entry *entry);
 bool tr_entry_is_held(troupe_store *store, tr_entry *entry);
 /* The creator's hold, of an object that nobody else knows yet. */
 void tr_hold_first(troupe_store *store, tr_entry *entry, troupe_object object);
+
+/* --- strand.c -------------------------------------------------------------------------------- */
+
+/* A release in a store that has a successor. */
+troupe_status tr_strand_release(troupe_store *store, troupe_object object);
 
 /* --- object.c -------------------------------------------------------------------------------- */
 

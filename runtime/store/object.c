@@ -22,6 +22,17 @@ refuse(troupe_store *store, enum tr_refusal why)
 
 /* --- freeing --------------------------------------------------------------------------------- */
 
+/* The word of an entry that this store has not used says the generation of the life before. */
+static bool
+claim_entry(const troupe_store *store, uint64_t word, uint64_t *next)
+{
+    if (word == tr_entry_word(0, 0, TR_FREE)) {
+        word = tr_entry_word(store->geometry.before, 0, TR_FREE);
+    }
+    return tr_entry_generation(word) < tr_store_last(store) &&
+           tr_entry_claim(word, store->slot, next);
+}
+
 /* Moves the entry to FREE and lets others find it. */
 static void
 free_entry(troupe_store *store, tr_entry *entry, uint64_t word)
@@ -29,7 +40,7 @@ free_entry(troupe_store *store, tr_entry *entry, uint64_t word)
     uint64_t next = 0;
     bool moved = tr_entry_freed(word, store->slot, &next) && tr_word_cas(&entry->word, word, next);
     tr_ledger_end(store);
-    if (moved && tr_entry_generation(word) < UINT32_MAX) {
+    if (moved && tr_entry_generation(word) < tr_store_last(store)) {
         tr_marks_clear(&store->entry_marks, (uint32_t)(entry - store->entries), 1);
     }
 }
@@ -70,7 +81,7 @@ take_entry(troupe_store *store, uint64_t *word)
         /* A mark that was clear though the entry is taken stays set from here on. */
         tr_entry *entry = &store->entries[index];
         uint64_t seen = tr_word_load(&entry->word);
-        if (!tr_entry_claim(seen, store->slot, word)) {
+        if (!claim_entry(store, seen, word)) {
             continue;
         }
         tr_ledger_create_name(store, troupe_object_word(object_of(store, entry, *word)));

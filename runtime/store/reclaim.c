@@ -57,7 +57,7 @@ reclaim_entry(troupe_store *store, uint32_t index, uint32_t slot, uint64_t uncha
         what->bytes += size;
     }
     uint64_t word = tr_word_load(&entry->word);
-    if (tr_entry_state(word) == TR_FREE && tr_entry_generation(word) < UINT32_MAX &&
+    if (tr_entry_state(word) == TR_FREE && tr_entry_generation(word) < tr_store_last(store) &&
         tr_marks_get(&store->entry_marks, index)) {
         tr_marks_clear(&store->entry_marks, index, 1);
     }

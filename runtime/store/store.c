@@ -14,7 +14,8 @@
 enum {
     PAGE = 4096,
     OVERSIZE = 4, /* address space for each byte of the budget: room between the objects */
-    SLACK_EXTENTS = 1024
+    SLACK_EXTENTS = 1024,
+    LIFE_GENERATIONS = 1 << 25 /* of each entry, in the store of one life of the node */
 };
 
 /* --- layout ---------------------------------------------------------------------------------- */
@@ -57,12 +58,15 @@ power_of_two(uint64_t least, uint32_t low, uint32_t high)
 }
 
 static void
-geometry_of(uint64_t bytes_max, tr_geometry *g)
+geometry_of(uint64_t bytes_max, uint32_t life, tr_geometry *g)
 {
+    uint32_t before = life == 0 ? 0 : (life - 1) * LIFE_GENERATIONS;
     uint64_t extents = bytes_max / TR_EXTENT_SIZE * OVERSIZE + SLACK_EXTENTS;
     *g = (tr_geometry){.bytes_max = bytes_max,
         .slots = TR_STORE_SLOTS,
         .entries = power_of_two(bytes_max, 64, TR_ENTRIES_MAX), /* an object has a byte at least */
+        .before = before,
+        .last = life == 0 ? 0 : before + LIFE_GENERATIONS - 1,
         .extents =
             (uint32_t)((extents + TR_CHUNK_EXTENTS - 1) / TR_CHUNK_EXTENTS * TR_CHUNK_EXTENTS)};
 }
@@ -149,7 +153,8 @@ slot_word(uint64_t life, enum tr_slot_state state)
 bool
 tr_store_allowed(troupe_store *store)
 {
-    return tr_word_load(&store->slots[store->slot].word) == store->slot_word;
+    return !atomic_load(&store->stranded) &&
+           tr_word_load(&store->slots[store->slot].word) == store->slot_word;
 }
 
 /* OPEN -> ATTACHED by the process whose slot it is. */
@@ -225,6 +230,8 @@ tr_store_make_geometry(const tr_geometry *geometry, troupe_store **out, troupe_e
     header->slots = geometry->slots;
     header->entries = geometry->entries;
     header->extents = geometry->extents;
+    header->before = geometry->before;
+    header->last = geometry->last;
     uint32_t slot = 0;
     status = tr_store_slot_open(store, &slot, err);
     TR_ASSERT(status == TROUPE_OK && slot == TR_STORE_OWNER && take_slot(store, slot));
@@ -235,13 +242,23 @@ tr_store_make_geometry(const tr_geometry *geometry, troupe_store **out, troupe_e
 troupe_status
 tr_store_make(uint64_t bytes_max, troupe_store **out, troupe_error *err)
 {
+    return tr_store_make_life(bytes_max, 0, out, err);
+}
+
+troupe_status
+tr_store_make_life(uint64_t bytes_max, uint32_t life, troupe_store **out, troupe_error *err)
+{
+    if (life > TR_STORE_LIVES_MAX) {
+        return troupe_fail(
+            err, TROUPE_INVALID, "life %u of a store; the last is %d", life, TR_STORE_LIVES_MAX);
+    }
     if (bytes_max == 0 || bytes_max > TR_STORE_BYTES_MAX) {
         return troupe_fail(err, TROUPE_INVALID,
             "a store of %llu bytes; give 1 to %llu (--store-bytes)", (unsigned long long)bytes_max,
             (unsigned long long)TR_STORE_BYTES_MAX);
     }
     tr_geometry geometry;
-    geometry_of(bytes_max, &geometry);
+    geometry_of(bytes_max, life, &geometry);
     return tr_store_make_geometry(&geometry, out, err);
 }
 
@@ -264,7 +281,9 @@ read_geometry(const tr_store_header *header, uint64_t size, tr_geometry *g, trou
     *g = (tr_geometry){.bytes_max = header->bytes_max,
         .slots = (uint32_t)header->slots,
         .entries = (uint32_t)header->entries,
-        .extents = (uint32_t)header->extents};
+        .extents = (uint32_t)header->extents,
+        .before = (uint32_t)header->before,
+        .last = (uint32_t)header->last};
     if (header->magic != TR_STORE_MAGIC || header->version != TR_STORE_VERSION) {
         return troupe_fail(err, TROUPE_CORRUPT,
             "no store of version %d: the processes of a run must be of one build",
@@ -272,8 +291,9 @@ read_geometry(const tr_store_header *header, uint64_t size, tr_geometry *g, trou
     }
     if (g->bytes_max == 0 || g->bytes_max > TR_STORE_BYTES_MAX || header->slots == 0 ||
         header->slots > TR_STORE_SLOTS || header->entries == 0 ||
-        header->entries > TR_ENTRIES_MAX || header->extents == 0 ||
-        header->extents > UINT32_MAX / 2 || g->extents % TR_CHUNK_EXTENTS != 0) {
+        header->entries > TR_ENTRIES_MAX || header->extents == 0 || header->before > UINT32_MAX ||
+        header->last > UINT32_MAX || header->extents > UINT32_MAX / 2 ||
+        g->extents % TR_CHUNK_EXTENTS != 0) {
         return troupe_fail(err, TROUPE_CORRUPT, "a store whose header holds impossible sizes");
     }
     tr_layout_of(g, &layout);

@@ -4,7 +4,9 @@
  * immutable. Whoever has a hold may read it, in whichever process; with the last hold the memory
  * returns and the handle becomes stale for ever: generations make a stale handle fail with LOST
  * instead of reaching a later object. Holds are counted within a process; a process that dies
- * loses its holds and what it had not sealed, and nobody else's. The store has a byte budget
+ * loses its holds and what it had not sealed, and nobody else's. When the node dies its store ends:
+ * in a driver, which lives on, every handle is LOST and only the bytes that it holds just then can
+ * be read until they are released. The store has a byte budget
  * for all processes together; when it is spent, creation answers AGAIN and the producer waits. All
  * functions may be called from any thread, and each answers DENIED once this process was cut off
  * from the store (ext/store.h: fence). Memory is shared, not copied: a handle that travels

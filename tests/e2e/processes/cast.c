@@ -514,6 +514,56 @@ drive_hoard(troupe_ctx *ctx)
     return 0;
 }
 
+static troupe_object
+make_object(troupe_ctx *ctx, char content)
+{
+    troupe_object object = {0};
+    void *bytes = NULL;
+    if (troupe_object_create(troupe_ctx_store(ctx), 1 << 20, &object, &bytes) != TROUPE_OK) {
+        return object;
+    }
+    memset(bytes, content, 1 << 20);
+    if (troupe_object_seal(troupe_ctx_store(ctx), object) != TROUPE_OK) {
+        printf("not sealed\n");
+    }
+    return object;
+}
+
+static int64_t
+pid_that_is_not(troupe_ctx *ctx, int64_t known)
+{
+    int64_t now = known;
+    while (now == known && troupe_wait(ctx, never, NULL, 20 * MS) != TROUPE_STOPPED) {
+        (void)ask(ctx, 0, "pid", 0, NULL, &now);
+    }
+    return now;
+}
+
+/* Holds an object over the death of the node; the next node's store has another at its place. */
+static int
+drive_keep(troupe_ctx *ctx)
+{
+    const void *bytes = NULL;
+    int64_t pid_ = pid_that_is_not(ctx, 0);
+    troupe_object mine = make_object(ctx, 'a'), left = make_object(ctx, 'b');
+    if (troupe_object_hold(troupe_ctx_store(ctx), mine, &bytes, NULL) != TROUPE_OK) {
+        return 1;
+    }
+    printf("kept\n");
+    fflush(stdout);
+    (void)pid_that_is_not(ctx, pid_);
+    troupe_store *store = troupe_ctx_store(ctx);
+    troupe_object other = make_object(ctx, 'c');
+    printf("same place %d\n", other.index == mine.index);
+    printf("hold %s %s\n", troupe_status_name(troupe_object_hold(store, mine, NULL, NULL)),
+        troupe_status_name(troupe_object_hold(store, left, NULL, NULL)));
+    printf("bytes %c%c\n", ((const char *)bytes)[0], ((const char *)bytes)[(1 << 20) - 1]);
+    printf("release %s", troupe_status_name(troupe_object_release(store, mine)));
+    printf(" %s", troupe_status_name(troupe_object_release(store, mine)));
+    printf(" %s\n", troupe_status_name(troupe_object_release(store, mine)));
+    return 0;
+}
+
 static int
 drive(troupe_ctx *ctx, int argc, char **argv)
 {
@@ -534,6 +584,9 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     }
     if (strcmp(name, "hoard") == 0) {
         return drive_hoard(ctx);
+    }
+    if (strcmp(name, "keep") == 0) {
+        return drive_keep(ctx);
     }
     return strcmp(name, "leaks") == 0 ? drive_leaks(ctx, argc, argv) : drive_one(ctx, argc, argv);
 }

@@ -404,6 +404,14 @@ def a_killed_node_is_replaced(start):
 
 
 @case
+def handles_of_a_dead_nodes_store_are_lost(start):
+    run = start("drive=keep", "replicas=1")
+    run.wait_out("kept")
+    os.kill(run.pid("node"), signal.SIGKILL)
+    ends(run, 0, "same place 1\n", "hold LOST LOST\n", "bytes aa\n", "release OK OK LOST\n")
+
+
+@case
 def a_killed_driver_is_replaced(start):
     run = start("drive=serve", "replicas=2")
     run.wait_out(r"pid w\[\d\] \d+", 2)

@@ -22,7 +22,8 @@ extern "C" {
 
 enum {
     TR_STORE_SLOTS = 256,
-    TR_STORE_OWNER = 0 /* the owner's slot */
+    TR_STORE_OWNER = 0, /* the owner's slot */
+    TR_STORE_LIVES_MAX = 127
 };
 
 /* --- making and sharing --------------------------------------------------------------------- */
@@ -33,6 +34,10 @@ enum {
  * when it fails. */
 troupe_status tr_store_make(
     uint64_t bytes_max, troupe_store **out, troupe_error *err) TROUPE_MUST_USE;
+/* The store of the `life`th owner of a run, 1 to TR_STORE_LIVES_MAX: no handle of the store of
+ * one life names an object in that of another, so one that was kept is LOST. */
+troupe_status tr_store_make_life(
+    uint64_t bytes_max, uint32_t life, troupe_store **out, troupe_error *err) TROUPE_MUST_USE;
 /* The memfd, close-on-exec, to be inherited or sent; the store keeps it. */
 int tr_store_fd(const troupe_store *store);
 
@@ -66,6 +71,12 @@ typedef struct tr_store_reclaimed {
  * returns, the slot is free for another process. Others go on meanwhile. Calling it again, or
  * for a slot that nobody used, does nothing. `what` may be NULL. */
 void tr_store_reclaim(troupe_store *store, uint32_t slot, tr_store_reclaimed *what);
+
+/* The owner of `old` is gone and `store` is of its next life, in a process that outlives it. What
+ * this process holds of `old` stays readable until it is released, by either handle; all other
+ * memory of `old` goes back to the system, and whatever else is asked of it is LOST or DENIED.
+ * `old` is freed after `store` was last used. It may be NULL. */
+void tr_store_succeed(troupe_store *store, troupe_store *old);
 
 /* --- looking -------------------------------------------------------------------------------- */
 
