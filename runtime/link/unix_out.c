@@ -123,6 +123,17 @@ tr_unix_out_break(struct tr_unix_end *end, struct tr_unix_out *out)
     tr_unix_in_end(end, out->peer, out->epoch);
 }
 
+/* A guest of that address that comes later is another one, whatever its epoch. */
+static void
+forget_guest(struct tr_unix_end *end, tr_address address)
+{
+    uint16_t first = end->hub->options.guests_first;
+    struct tr_unix_peer *peer = tr_unix_peer_find(end, address);
+    if (first != 0 && address.loop >= first && peer != NULL && peer->out == NULL) {
+        *peer = end->peers[--end->peer_count];
+    }
+}
+
 size_t
 tr_unix_out_tell_gone(struct tr_unix_end *end, size_t max)
 {
@@ -136,6 +147,7 @@ tr_unix_out_tell_gone(struct tr_unix_end *end, size_t max)
         }
         *place = out->next;
         end->events->gone(end->events->self, out->peer, out->epoch);
+        forget_guest(end, out->peer);
         tr_free(out);
         told++;
     }

@@ -10,6 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#define EPOCH_NS UINT64_C(100000000)
+
+enum {
+    TRIES = 16 /* two guests at once may want one address */
+};
+
 static const troupe_class guest_class = {.name = "guest"};
 
 static void
@@ -50,6 +56,26 @@ struct guest {
     troupe_ctx *ctx;
 };
 
+/* One that asks twice is another guest each time; the node forgets it when it is gone. */
+static troupe_status
+take_address(struct guest *guest, troupe_error *err)
+{
+    const troupe_sys *sys = troupe_sys_posix();
+    troupe_status status = TROUPE_EXISTS;
+    for (int i = 0; i < TRIES && status == TROUPE_EXISTS; i++) {
+        uint64_t now_ns = sys->now_ns(sys);
+        const uint64_t words[2] = {(uint64_t)getpid(), now_ns};
+        uint16_t loop = (uint16_t)(TR_GUEST_LOOP_FIRST + tr_mix(words, 2) % TR_GUEST_LOOPS);
+        tr_host_options options = {.sys = sys,
+            .link = guest->link,
+            .directory = guest->directory,
+            .address = {.node = 0, .loop = loop},
+            .epoch = (uint32_t)(now_ns / EPOCH_NS % UINT16_MAX) + 1};
+        status = tr_host_new(&options, &guest->host, err);
+    }
+    return status;
+}
+
 static troupe_status
 enter(struct guest *guest, const char *folder, uint32_t life, troupe_error *err)
 {
@@ -61,18 +87,9 @@ enter(struct guest *guest, const char *folder, uint32_t life, troupe_error *err)
         return status;
     }
     tr_directory_up(guest->directory, node, 0, tr_controller_ref(life));
-    /* One that asks twice is another guest each time. */
-    const troupe_sys *sys = troupe_sys_posix();
-    const uint64_t words[2] = {(uint64_t)getpid(), sys->now_ns(sys)};
-    uint16_t loop = (uint16_t)(TR_GUEST_LOOP_FIRST + tr_mix(words, 2) % TR_GUEST_LOOPS);
-    tr_host_options options = {.sys = sys,
-        .link = guest->link,
-        .directory = guest->directory,
-        .address = {.node = 0, .loop = loop},
-        .epoch = 1};
     tr_spawn spawn = {.type = &guest_class, .role = TR_NO_ROLE, .driver = true};
     troupe_ref ref;
-    status = tr_host_new(&options, &guest->host, err);
+    status = take_address(guest, err);
     if (status == TROUPE_OK) {
         status = tr_host_spawn(guest->host, &spawn, &ref, err);
     }

@@ -3,6 +3,7 @@
 
 #include "sys/share.h"
 
+#include <troupe/ext/guest.h>
 #include <troupe/ext/sys.h>
 #include <troupe/ext/worker.h>
 
@@ -61,7 +62,7 @@ descriptors(const struct tr_run *run)
 troupe_status
 tr_process_open(struct tr_run *run, const struct tr_birth *birth, troupe_error *err)
 {
-    const tr_unix_options link = {.dir = run->plan->folder};
+    const tr_unix_options link = {.dir = run->plan->folder, .guests_first = TR_GUEST_LOOP_FIRST};
     run->epoch = birth->epoch;
     troupe_status status = tr_fd_limit(descriptors(run), err);
     if (status == TROUPE_OK) {

@@ -1,6 +1,7 @@
 /* What the Unix link gives beyond the table's common rules: names in a directory, lives, sends that
  * never block, ends that are told last. */
 #include "check.h"
+#include "link/unix.h"
 #include "makers.h"
 #include "side.h"
 
@@ -12,6 +13,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+enum {
+    GUESTS_FIRST = 60000
+};
 
 static char dir[64];
 
@@ -488,6 +493,39 @@ nobody_keeps_the_others_out(void **state)
     side_close(&c);
 }
 
+/* Each comes from the same address with the same epoch, asks, is answered and leaves. */
+static void
+guests_come_again_and_leave_nothing(void **state)
+{
+    (void)state;
+    struct side here, guest;
+    const tr_address address = {.node = 2};
+    side_open(&here, dir, 1, 1, 0, 0);
+    struct tr_unix_end *end = (struct tr_unix_end *)(void *)here.at;
+    end->hub->options.guests_first = GUESTS_FIRST;
+    for (int i = 0; i < 500; i++) {
+        tr_unix_options options = {.dir = dir, .node = address.node};
+        tr_listen_options listen = {
+            .address = {.node = 2, .loop = (uint16_t)(GUESTS_FIRST + i % 3)}, .epoch = 1};
+        guest = (struct side){.self = listen.address, .epoch = 1, .fd = -1};
+        here.next = 0;
+        here.gone = 0;
+        assert_int_equal(troupe_link_unix(&options, &guest.link, NULL), TROUPE_OK);
+        assert_int_equal(guest.link->listen(guest.link, &listen, &guest.at, NULL), TROUPE_OK);
+        side_dial(&guest, &here);
+        assert_int_equal(side_send(&guest, here.self, 0, 10, TR_FRAME_CALL), TROUPE_OK);
+        side_until(&here, &guest, &here.heard, (uint64_t)i + 1);
+        assert_int_equal(here.link->dial(here.at, guest.self), TROUPE_OK);
+        assert_int_equal(side_send(&here, guest.self, 0, 10, TR_FRAME_ANSWER), TROUPE_OK);
+        side_until(&guest, &here, &guest.heard, 1);
+        side_close(&guest);
+        side_until_int(&here, NULL, &here.gone, 1);
+        assert_int_equal(here.refusals, 0);
+        assert_int_equal(end->peer_count, 0);
+    }
+    side_close(&here);
+}
+
 int
 main(void)
 {
@@ -510,6 +548,7 @@ main(void)
         CASE(credit_that_comes_back_ends_a_wait),
         CASE(largest_messages_pass_one_after_the_other),
         CASE(nobody_keeps_the_others_out),
+        CASE(guests_come_again_and_leave_nothing),
 #undef CASE
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,7 +79,8 @@ typedef struct tr_unix_options {
     /* A stranger or a broken peer was cut, and why. Any of the link's threads; may be NULL. */
     void (*refused)(void *self, const char *why);
     void *refused_self;
-    size_t socket_bytes; /* SO_SNDBUF of each connection; 0: the system's. For tests */
+    size_t socket_bytes;   /* SO_SNDBUF of each connection; 0: the system's. For tests */
+    uint16_t guests_first; /* loops from here on come once and are forgotten; 0: none */
 } tr_unix_options;
 
 /* Unix sockets between the processes of one user on one machine; exact. Endpoints of one link
