@@ -58,8 +58,20 @@ tr_coordinator_refuses(struct tr_coordinator *c, troupe_call *call)
     return true;
 }
 
-/* GONE and FULL in an answer are words of the actor layer (that incarnation is no more, its
- * mailbox is full), upon which a call is sent again; what the machines mean by them is final. */
+void
+tr_coordinator_reply(troupe_call *call, troupe_args *args, const char *what)
+{
+    if (troupe_reply(call, args) == TROUPE_INVALID) {
+        (void)troupe_reply_error(call, TROUPE_FULL,
+            "%s: the answer is too large for one message; make groups_per_step, group_size or "
+            "retained_steps smaller",
+            what);
+    }
+    troupe_args_fini(args);
+}
+
+/* To its caller an epoch that is over is STALE, whichever machine says so; GONE is the actor
+ * layer's word for an incarnation that is no more. */
 void
 tr_coordinator_answer(troupe_call *call, troupe_status status, const char *what)
 {

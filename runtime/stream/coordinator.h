@@ -139,6 +139,9 @@ void tr_note_free(struct tr_coordinator *c, struct tr_note *note);
 /* Sends again what a note is about, soon, if it still matters then. */
 void tr_note_again(struct tr_coordinator *c, struct tr_note *note);
 void tr_coordinator_release(struct tr_coordinator *c, uint64_t object);
+/* An answer with values; the args are taken. One that no message can carry is FULL, so that no
+ * caller is left waiting for it. */
+void tr_coordinator_reply(troupe_call *call, troupe_args *args, const char *what);
 /* An answer by status alone, with its text. */
 void tr_coordinator_answer(troupe_call *call, troupe_status status, const char *what);
 

@@ -2,6 +2,8 @@
  * own object "config". Every mistake names its key. */
 #include "stream/coordinator.h"
 
+#include <troupe/ext/frame.h>
+
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -165,6 +167,23 @@ check_weights(struct reading *r, const char *source, const char *sink)
     refuse(r, "weights", "must lead from the stream's sink to its source");
 }
 
+/* A batch travels as one answer, in the longest form that its numbers can have. */
+static void
+check_batch(struct reading *r, const troupe_stream_options *o)
+{
+    const uint64_t word = 9, array = 5;
+    uint64_t member = array + 4 * word + array + o->stages * (array + 3 * word);
+    uint64_t group = array + 2 * word + array + o->group_size * member;
+    uint64_t batch = word + array + o->groups_per_step * group;
+    if (batch > TR_FRAME_BODY_MAX - 64) {
+        char what[160];
+        (void)snprintf(what, sizeof what,
+            "with group_size %u gives a batch of up to %llu bytes, and a message holds %u",
+            o->group_size, (unsigned long long)batch, TR_FRAME_BODY_MAX - 64);
+        refuse(r, "groups_per_step", what);
+    }
+}
+
 static uint64_t
 get_hex(struct reading *r, const char *key)
 {
@@ -190,6 +209,7 @@ get_program_part(struct reading *r, struct tr_coordinator_config *c)
     o->data_digest = get_hex(r, "data_digest");
     o->groups_per_step = (uint32_t)get_u64(r, "groups_per_step", 0, TROUPE_STREAM_OPEN_MAX);
     o->group_size = (uint32_t)get_u64(r, "group_size", 0, TROUPE_GROUP_SIZE_MAX);
+    check_batch(r, o);
     o->lease_ns = get_seconds(r, "lease_s", LEASE_S);
     o->stage_ns = get_seconds(r, "stage_s", STAGE_S);
     o->lease_attempts = (uint32_t)get_u64(r, "lease_attempts", LEASE_ATTEMPTS, 1u << 20);

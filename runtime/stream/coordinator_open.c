@@ -202,8 +202,7 @@ reply_open(struct tr_coordinator *c, troupe_call *call, bool voided)
     troupe_args_u64(&args, c->restarts);
     troupe_args_u64(&args, c->opens);
     troupe_args_str(&args, why_opened(c));
-    (void)troupe_reply(call, &args);
-    troupe_args_fini(&args);
+    tr_coordinator_reply(call, &args, "open");
 }
 
 void

@@ -92,8 +92,7 @@ reply_batch(struct tr_coordinator *c, troupe_call *call)
             }
         }
     }
-    (void)troupe_reply(call, &args);
-    troupe_args_fini(&args);
+    tr_coordinator_reply(call, &args, "take");
 }
 
 void
@@ -255,8 +254,7 @@ reply_commit(struct tr_coordinator *c, troupe_call *call)
         troupe_args_u64(&args, c->commit_lags[i]);
     }
     troupe_args_u64(&args, c->restarts);
-    (void)troupe_reply(call, &args);
-    troupe_args_fini(&args);
+    tr_coordinator_reply(call, &args, "commit");
 }
 
 /* The newest version is the one that the batch was taken with: none passes between take and

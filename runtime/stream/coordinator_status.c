@@ -92,8 +92,7 @@ tr_coordinator_status(troupe_ctx *ctx, troupe_call *call)
     char *text = json_dumps(root, JSON_COMPACT);
     troupe_args args = {0};
     troupe_args_str(&args, text != NULL ? text : "{}");
-    (void)troupe_reply(call, &args);
-    troupe_args_fini(&args);
+    tr_coordinator_reply(call, &args, "status");
     free(text); /* from jansson */
     json_decref(root);
 }

@@ -146,13 +146,13 @@ make_rig(const char *inner, const char *outer)
 {
     memset(&rig, 0, sizeof rig);
     rig.reward = 0.5;
+    bool sized = strstr(inner, "groups_per_step") != NULL;
     (void)snprintf(rig.config, sizeof rig.config,
         "{\"stream\":\"samples\",\"source\":\"rollout\",\"stages\":[\"reward\"],\"sink\":"
         "\"policy\","
         "\"mean_lag\":1,\"weights\":[{\"name\":\"w\",\"from\":\"policy\",\"to\":\"rollout\"}],"
-        "%s\"config\":{\"rows\":10,\"groups_per_step\":1,\"group_size\":2,\"lease_s\":5,"
-        "\"stage_s\":2%s}}",
-        outer, inner);
+        "%s\"config\":{\"rows\":10,%s\"lease_s\":5,\"stage_s\":2%s}}",
+        outer, sized ? "" : "\"groups_per_step\":1,\"group_size\":2,", inner);
     rig.directory = tr_directory_new();
     for (size_t i = 0; i < TR_COUNT(roles); i++) {
         (void)tr_directory_add(rig.directory, roles[i], 1);

@@ -32,6 +32,8 @@ test_configs_that_are_wrong_are_refused_by_key(void **state)
         {",\"journal\":7", "", "\"journal\""},
         {",\"lease_attempts\":0", "", "lease_attempts"},
         {",\"update_s\":0", "", "\"update_s\""},
+        {",\"groups_per_step\":4000,\"group_size\":64", "", "a message holds 16777152"},
+        {",\"groups_per_step\":1048576,\"group_size\":1", "", "a message holds 16777152"},
         {",\"ledger\":\"/nonexistent/ledger.json\",\"journal\":\"/nonexistent/journal\"", "",
             "/nonexistent/journal"},
         {"", "\"order\":\"random\",", "\"order\""},
