@@ -182,7 +182,8 @@ ask_scores(troupe_ctx *ctx, tr_eval *e)
     }
     bool stuck = e->waiting_first < e->waiting_count && e->open == 0;
     if (stuck && !e->resting) {
-        e->resting = troupe_timer_start(ctx, PAUSE_NS, rested, e->p, NULL) == TROUPE_OK;
+        e->resting = troupe_timer_start_for(ctx, PAUSE_NS, "room for the calls of the evaluation",
+                         rested, e->p, NULL) == TROUPE_OK;
     }
 }
 

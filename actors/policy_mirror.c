@@ -132,7 +132,8 @@ tr_policy_mirror(troupe_ctx *ctx, tr_policy *p)
     }
     tr_policy_mirror_drop(ctx, p);
     bool wait = status == TROUPE_AGAIN && troupe_now_ns(ctx) - p->mirror_since_ns < ROOM_NS;
-    if (!wait || troupe_timer_start(ctx, PAUSE_NS, try_again, p, NULL) != TROUPE_OK) {
+    if (!wait || troupe_timer_start_for(ctx, PAUSE_NS, "room for the mirror in the store",
+                     try_again, p, NULL) != TROUPE_OK) {
         tr_policy_fail(ctx, p, status, "mirror",
             full ? "the store has no room for the optimiser's state; raise --store-bytes, or say "
                    "--mirror auto"

@@ -188,7 +188,8 @@ opened(troupe_ctx *ctx, troupe_answer *answer, void *user)
     }
     troupe_status answered = troupe_answer_status(answer);
     if (answered == TROUPE_NOT_FOUND && troupe_now_ns(ctx) - p->started_ns < KNOWN_NS &&
-        troupe_timer_start(ctx, PAUSE_NS, open_again, p, NULL) == TROUPE_OK) {
+        troupe_timer_start_for(ctx, PAUSE_NS, "the stream to know this incarnation", open_again, p,
+            NULL) == TROUPE_OK) {
         return; /* the news that this incarnation is up travels by another way */
     }
     if (answered != TROUPE_OK) {

@@ -21,7 +21,8 @@ publish_later(troupe_ctx *ctx, tr_policy *p, troupe_timer_fn again, const char *
 {
     if (troupe_now_ns(ctx) - p->publish_since_ns > PUBLISH_NS) {
         tr_policy_fail(ctx, p, TROUPE_TIMEOUT, "publish", why);
-    } else if (troupe_timer_start(ctx, PAUSE_NS, again, p, NULL) != TROUPE_OK) {
+    } else if (troupe_timer_start_for(ctx, PAUSE_NS, "room for another version of the weights",
+                   again, p, NULL) != TROUPE_OK) {
         tr_policy_fail(ctx, p, TROUPE_FULL, "publish", "no timer is left");
     }
 }

@@ -124,7 +124,8 @@ announced(troupe_ctx *ctx, troupe_answer *answer, void *user)
     if (status != TROUPE_NOT_FOUND && status != TROUPE_TIMEOUT) {
         troupe_log(ctx, "the stream does not take this source: %s", troupe_answer_text(answer));
     }
-    if (troupe_timer_start(ctx, ANNOUNCE_NS, announce, user, NULL) != TROUPE_OK) {
+    if (troupe_timer_start_for(
+            ctx, ANNOUNCE_NS, "time to announce itself again", announce, user, NULL) != TROUPE_OK) {
         troupe_exit(ctx, TROUPE_FULL, "no timer is left to announce this source by");
     }
 }
@@ -139,7 +140,8 @@ announce(troupe_ctx *ctx, void *user)
         .on_answer = announced, .user = r, .retry = true);
     troupe_args_fini(&args);
     if (status != TROUPE_OK &&
-        troupe_timer_start(ctx, ANNOUNCE_NS, announce, user, NULL) != TROUPE_OK) {
+        troupe_timer_start_for(
+            ctx, ANNOUNCE_NS, "time to announce itself again", announce, user, NULL) != TROUPE_OK) {
         troupe_exit(ctx, status, "cannot reach the stream: %s", troupe_status_text(status));
     }
 }
@@ -456,7 +458,8 @@ deliver_again(troupe_ctx *ctx, void *user)
 {
     delivery *d = user;
     if (d->used && send_sealed(ctx, d) != TROUPE_OK &&
-        troupe_timer_start(ctx, REST_NS, deliver_again, d, NULL) != TROUPE_OK) {
+        troupe_timer_start_for(ctx, REST_NS, "room for the calls of finished members",
+            deliver_again, d, NULL) != TROUPE_OK) {
         end_delivery(ctx, d); /* its lease expires, and it is sampled again */
     }
 }
@@ -594,7 +597,9 @@ seal_finished(troupe_ctx *ctx, rollout *r)
 {
     while (r->next_finished < r->finished_count) {
         if (!deliver(ctx, r, &r->finished[r->next_finished])) {
-            r->resting = troupe_timer_start(ctx, REST_NS, rested, r, NULL) == TROUPE_OK;
+            r->resting =
+                troupe_timer_start_for(ctx, REST_NS, "room for finished members in the store",
+                    rested, r, NULL) == TROUPE_OK;
             return;
         }
         r->next_finished++;

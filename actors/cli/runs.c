@@ -238,7 +238,15 @@ print_waits(const json_t *waits)
             if (json_is_number(json_object_get(w, "left_s"))) {
                 printf(", %.1f s left", json_number_value(json_object_get(w, "left_s")));
             }
-            printf("%s%s\n", text_of(w, "last")[0] != '\0' ? "; last: " : "", text_of(w, "last"));
+            bool tried = strcmp(text_of(w, "kind"), "work") != 0;
+            const char *before = text_of(w, "last")[0] == '\0' ? "" : tried ? "; last: " : "; ";
+            printf("%s%s\n", before, text_of(w, "last"));
+        }
+        size_t told = json_array_size(json_object_get(loop, "waits"));
+        long long count = json_integer_value(json_object_get(loop, "count"));
+        if (count > (long long)told) {
+            printf("  %s, loop %s: %lld waits, the first %zu are listed\n",
+                text_of(loop, "process"), text_of(loop, "loop"), count, told);
         }
     }
 }

@@ -99,8 +99,8 @@ checkpoint_now(troupe_ctx *ctx, void *user)
 static void
 checkpoint_later(troupe_ctx *ctx)
 {
-    if (troupe_timer_start(ctx, ctx->type->checkpoint_every_ns, checkpoint_now, NULL, NULL) !=
-        TROUPE_OK) {
+    if (troupe_timer_start_for(ctx, ctx->type->checkpoint_every_ns, "the next checkpoint",
+            checkpoint_now, NULL, NULL) != TROUPE_OK) {
         troupe_log(ctx, "no timer is left for its checkpoints");
     }
 }

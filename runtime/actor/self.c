@@ -120,9 +120,16 @@ troupe_status
 troupe_timer_start(
     troupe_ctx *ctx, uint64_t delay_ns, troupe_timer_fn fired, void *user, troupe_timer *timer)
 {
+    return troupe_timer_start_for(ctx, delay_ns, NULL, fired, user, timer);
+}
+
+troupe_status
+troupe_timer_start_for(troupe_ctx *ctx, uint64_t delay_ns, const char *reason,
+    troupe_timer_fn fired, void *user, troupe_timer *timer)
+{
     struct tr_loop *loop = &ctx->host->loop;
     struct tr_timer_job job = {
-        .run = tr_actor_timer_fired, .self = ctx, .fired = fired, .user = user};
+        .run = tr_actor_timer_fired, .self = ctx, .fired = fired, .user = user, .reason = reason};
     troupe_timer started;
     uint64_t when = 0;
     ctx->timed = true;

@@ -106,7 +106,7 @@ const char *
 tr_wait_kind_name(tr_wait_kind kind)
 {
     static const char *const names[] = {
-        "answer", "reply", "timer", "chain", "group", "cancelled", "item", "room"};
+        "answer", "reply", "timer", "chain", "group", "cancelled", "item", "room", "work"};
     return (size_t)kind < TR_COUNT(names) ? names[kind] : "unknown";
 }
 
@@ -120,11 +120,40 @@ tell_timer(const struct tr_timer_entry *entry, const struct teller *teller)
     tr_name_actor(entry->job.self, who, sizeof who);
     tr_wait wait = {.kind = TR_WAIT_TIMER,
         .who = who,
-        .whom = "",
+        .whom = entry->job.reason == NULL ? "" : entry->job.reason,
         .last = "",
         .since_ns = entry->since_ns,
         .until_ns = entry->when_ns};
     teller->tell(teller->user, &wait);
+}
+
+struct troupe_waits {
+    const struct teller *teller;
+    const char *who;
+};
+
+void
+troupe_waits_add(
+    troupe_waits *waits, const char *whom, const char *why, uint64_t since_ns, uint64_t until_ns)
+{
+    tr_wait wait = {.kind = TR_WAIT_WORK,
+        .who = waits->who,
+        .whom = whom,
+        .last = why,
+        .since_ns = since_ns,
+        .until_ns = until_ns};
+    waits->teller->tell(waits->teller->user, &wait);
+}
+
+static void
+tell_own(troupe_ctx *ctx, const struct teller *teller)
+{
+    char who[TR_WHO_MAX];
+    if (ctx->type->waits != NULL && !ctx->unmade && !ctx->ending) {
+        troupe_waits waits = {.teller = teller, .who = who};
+        tr_name_actor(ctx, who, sizeof who);
+        ctx->type->waits(ctx, &waits);
+    }
 }
 
 void
@@ -139,6 +168,7 @@ tr_host_waits(tr_host *host, void (*tell)(void *user, const tr_wait *wait), void
         if (host->actors[slot] != NULL) {
             tell_kept(host, host->actors[slot], &teller);
             tell_queued(host, host->actors[slot], &teller);
+            tell_own(host->actors[slot], &teller);
         }
     }
     const struct tr_timers *timers = &host->loop.timers;

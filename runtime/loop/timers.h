@@ -16,6 +16,7 @@ struct tr_timer_job {
     void *self;
     troupe_timer_fn fired;
     void *user;
+    const char *reason; /* may be NULL */
 };
 
 struct tr_timer_entry {

@@ -11,7 +11,8 @@
 #define RESEND_NS UINT64_C(20000000)
 
 enum {
-    CAUSE_MAX = 4096
+    CAUSE_MAX = 4096,
+    WAITS_TOLD_MAX = 4096 /* of one loop, at a time */
 };
 
 static struct tr_run_loop *
@@ -197,6 +198,7 @@ over(troupe_ctx *ctx, troupe_call *call)
 struct listing {
     troupe_args args;
     uint64_t now_ns;
+    uint32_t left; /* that will still be listed */
 };
 
 static void
@@ -217,6 +219,10 @@ static void
 list_wait(void *user, const tr_wait *wait)
 {
     struct listing *listing = user;
+    if (listing->left == 0) {
+        return;
+    }
+    listing->left--;
     troupe_args_array(&listing->args, 7);
     troupe_args_str(&listing->args, tr_wait_kind_name(wait->kind));
     troupe_args_str(&listing->args, wait->who);
@@ -234,8 +240,10 @@ waits(troupe_ctx *ctx, troupe_call *call)
     struct listing listing = {.now_ns = troupe_now_ns(ctx)};
     uint32_t count = 0;
     tr_host_waits(tr_host_of(ctx), count_wait, &count);
-    troupe_args_array(&listing.args, count);
+    listing.left = TR_MIN(count, (uint32_t)WAITS_TOLD_MAX);
+    troupe_args_array(&listing.args, listing.left);
     tr_host_waits(tr_host_of(ctx), list_wait, &listing);
+    troupe_args_u64(&listing.args, count);
     if (troupe_reply(call, &listing.args) != TROUPE_OK) {
         troupe_args_fini(&listing.args);
         troupe_reply_error(call, TROUPE_FULL, "%u waits are too many for one message", count);

@@ -5,6 +5,7 @@
 #include <troupe/ext/guest.h>
 #include <troupe/ext/wire.h>
 
+#include <assert.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -166,15 +167,35 @@ read_wait(tr_reader *reader)
     return json;
 }
 
-static json_t *
-read_waits(troupe_answer *answer)
+/* The calls that a question consists of are no news to who asks it. */
+static bool
+is_of_the_question(const json_t *wait)
 {
+    const char *who = json_string_value(json_object_get(wait, "who"));
+    const char *whom = json_string_value(json_object_get(wait, "whom"));
+    const char *dot = whom == NULL ? NULL : strrchr(whom, '.');
+    return who != NULL && dot != NULL && strcmp(dot, "." TR_METHOD_WAITS) == 0 &&
+           strncmp(who, TR_ROLE_NODE, strlen(TR_ROLE_NODE)) == 0;
+}
+
+/* `waits`: all that there are; of very many the first are told. */
+static json_t *
+read_waits(troupe_answer *answer, uint64_t *waits)
+{
+    static_assert(sizeof TR_METHOD_WAITS == sizeof TR_GUEST_WAITS, "one name for both questions");
     json_t *list = json_array();
+    *waits = troupe_arg_u64(answer, 1);
     tr_reader reader;
     uint32_t count = 0;
     if (troupe_arg_reader(answer, 0, &reader) && tr_read_array(&reader, &count)) {
         for (uint32_t i = 0; i < count && !reader.failed; i++) {
-            json_array_append_new(list, read_wait(&reader));
+            json_t *wait = read_wait(&reader);
+            if (is_of_the_question(wait)) {
+                --*waits;
+            } else {
+                json_array_append(list, wait);
+            }
+            json_decref(wait);
         }
     }
     return list;
@@ -190,7 +211,11 @@ on_waits(troupe_ctx *ctx, troupe_answer *answer, void *user)
         json_pack("{s:s, s:s, s:i}", "process", self->run->layout.processes[loop->process].name,
             "loop", loop->name, "index", (int)asked->loop);
     if (troupe_answer_status(answer) == TROUPE_OK) {
-        json_object_set_new(json, "waits", read_waits(answer));
+        uint64_t count = 0;
+        json_object_set_new(json, "waits", read_waits(answer, &count));
+        json_object_set_new(json, "count", json_integer((json_int_t)count));
+    } else if (troupe_answer_by_method(answer)) {
+        json_object_set_new(json, "silent", json_string(troupe_answer_text(answer)));
     } else {
         char doing[160] = "";
         bool busy = self->run->launcher != NULL && !tr_is_here(self, loop->process) &&

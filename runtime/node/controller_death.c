@@ -83,8 +83,8 @@ lose_actor(troupe_ctx *ctx, uint32_t planned, troupe_status status, const char *
         member->again_ns = troupe_now_ns(ctx) + pause_ns;
         member->lost_ns = troupe_now_ns(ctx);
         tr_launcher_kill(self->run->launcher, actor->process);
-    } else if (troupe_timer_start(ctx, pause_ns, spawn_again, (void *)(uintptr_t)planned, NULL) !=
-               TROUPE_OK) {
+    } else if (troupe_timer_start_for(ctx, pause_ns, "time to make a lost actor anew", spawn_again,
+                   (void *)(uintptr_t)planned, NULL) != TROUPE_OK) {
         spawn_again(ctx, (void *)(uintptr_t)planned);
     }
 }
@@ -168,7 +168,8 @@ schedule(troupe_ctx *ctx, uint32_t index)
     uint64_t now = troupe_now_ns(ctx);
     const struct tr_member *member = &self->members[index];
     uint64_t pause = member->again_ns > now ? member->again_ns - now : 0;
-    if (troupe_timer_start(ctx, pause, launch_again, (void *)(uintptr_t)index, NULL) != TROUPE_OK) {
+    if (troupe_timer_start_for(ctx, pause, "time to start a lost process anew", launch_again,
+            (void *)(uintptr_t)index, NULL) != TROUPE_OK) {
         launch_again(ctx, (void *)(uintptr_t)index);
     }
 }

@@ -147,7 +147,8 @@ is_awaited(troupe_ctx *ctx)
     }
     if (self->driver_by_ns == 0) {
         self->driver_by_ns = now_ns + TOLD_NS;
-        if (troupe_timer_start(ctx, TOLD_NS, look_again, NULL, NULL) != TROUPE_OK) {
+        if (troupe_timer_start_for(ctx, TOLD_NS, "a driver that is to hear of the end", look_again,
+                NULL, NULL) != TROUPE_OK) {
             return false;
         }
     }

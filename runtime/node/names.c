@@ -229,7 +229,8 @@ hold_ended(troupe_ctx *ctx, troupe_call *call, void *user)
         entry->hold = NULL;
         entry->until_ns = troupe_now_ns(ctx) + left;
         /* Without a timer the name is free all the same; who asks for it hears that later. */
-        if (left == 0 || troupe_timer_start(ctx, left, sweep, names, NULL) != TROUPE_OK) {
+        if (left == 0 || troupe_timer_start_for(ctx, left, "whoever still wants a name", sweep,
+                             names, NULL) != TROUPE_OK) {
             sweep(ctx, names);
         }
     }

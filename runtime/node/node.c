@@ -171,7 +171,8 @@ on_tick(troupe_ctx *ctx, void *user)
     if (node->driver != NULL) {
         tr_worker_check(node->driver, node->run.sys->now_ns(node->run.sys));
     }
-    if (troupe_timer_start(ctx, TICK_NS, on_tick, user, NULL) != TROUPE_OK) {
+    if (troupe_timer_start_for(
+            ctx, TICK_NS, "the next look at the processes", on_tick, user, NULL) != TROUPE_OK) {
         troupe_log(ctx, "no timer is free: processes are not looked after any more");
     }
 }

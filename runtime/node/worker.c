@@ -22,7 +22,8 @@ static void
 on_beat(troupe_ctx *ctx, void *user)
 {
     /* The round has beaten; this only sees to it that there is one. */
-    if (troupe_timer_start(ctx, BEAT_NS, on_beat, user, NULL) != TROUPE_OK) {
+    if (troupe_timer_start_for(ctx, BEAT_NS, "the next sign of life", on_beat, user, NULL) !=
+        TROUPE_OK) {
         troupe_log(ctx, "no timer is free: this process gives no more signs of life");
     }
 }

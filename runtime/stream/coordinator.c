@@ -156,7 +156,8 @@ again_fired(troupe_ctx *ctx, void *user)
 void
 tr_note_again(struct tr_coordinator *c, struct tr_note *note)
 {
-    if (troupe_timer_start(c->ctx, AGAIN_NS, again_fired, note, NULL) != TROUPE_OK) {
+    if (troupe_timer_start_for(c->ctx, AGAIN_NS, "room at the one who is called, or in the store",
+            again_fired, note, NULL) != TROUPE_OK) {
         tr_note_free(c, note); /* the machine's own deadline asks again */
     }
 }
@@ -255,7 +256,8 @@ tr_coordinator_settle(struct tr_coordinator *c)
     }
     c->timer_ns = next;
     uint64_t delay = next > now ? next - now : 0;
-    if (troupe_timer_start(c->ctx, delay, timer_fired, c, &c->timer) != TROUPE_OK) {
+    if (troupe_timer_start_for(c->ctx, delay, "the next deadline of the stream", timer_fired, c,
+            &c->timer) != TROUPE_OK) {
         c->timer_ns = UINT64_MAX; /* the next message tries again */
     }
 }
@@ -525,6 +527,7 @@ troupe_coordinator(void)
         .state_size = sizeof(struct tr_coordinator),
         .init = coordinator_init,
         .fini = coordinator_fini,
+        .waits = tr_coordinator_waits,
         .methods = {{TROUPE_METHOD_SOURCE, tr_source_announced},
             {TROUPE_METHOD_SEALED, tr_source_sealed}, {TROUPE_METHOD_FAILED, tr_source_failed},
             {TROUPE_METHOD_OPEN, tr_sink_open}, {TROUPE_METHOD_PUBLISH, tr_sink_publish},

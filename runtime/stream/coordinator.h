@@ -190,5 +190,7 @@ void tr_sink_check_finished(struct tr_coordinator *c);
 
 /* coordinator_status.c */
 void tr_coordinator_status(troupe_ctx *ctx, troupe_call *call);
+/* What its machines wait for, in the list of all waits of the run. */
+void tr_coordinator_waits(troupe_ctx *ctx, troupe_waits *waits);
 
 #endif

@@ -1,14 +1,22 @@
 /* What the coordinator tells to anyone who asks: the ledger, the lags, and every wait. */
 #include "stream/coordinator.h"
 
+#include <troupe/ext/protocol.h>
+
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct listing {
     json_t *waits;
     uint64_t now_ns;
     const struct tr_coordinator *c;
+};
+
+struct adding {
+    const struct tr_coordinator *c;
+    troupe_waits *waits;
 };
 
 static void
@@ -33,6 +41,48 @@ list_wait(void *self, const troupe_stream_wait *wait)
         json_object_set_new(entry, "until_s", json_real(until));
     }
     json_array_append_new(l->waits, entry);
+}
+
+static void
+add_wait(void *self, const troupe_stream_wait *wait)
+{
+    const struct adding *a = self;
+    const struct tr_coordinator *c = a->c;
+    uint64_t until = wait->deadline_ns;
+    char whom[96], why[64];
+    if (wait->what[0] == 't') {
+        (void)snprintf(whom, sizeof whom, "the batch of step %llu", (unsigned long long)wait->step);
+        why[0] = '\0';
+        until = c->take != NULL ? troupe_call_deadline_ns(c->take) : UINT64_MAX;
+    } else {
+        bool stage = wait->what[0] == 's';
+        (void)snprintf(whom, sizeof whom, "%s[%u].%s",
+            stage ? c->stages[wait->stage].name : c->source.name, wait->peer,
+            stage ? TROUPE_METHOD_SCORE : TROUPE_METHOD_LEASE);
+        (void)snprintf(why, sizeof why, "group %llu, member %u", (unsigned long long)wait->group,
+            wait->member);
+    }
+    troupe_waits_add(a->waits, whom, why, wait->since_ns, until);
+}
+
+void
+tr_coordinator_waits(troupe_ctx *ctx, troupe_waits *waits)
+{
+    const struct tr_coordinator *c = troupe_state(ctx);
+    struct adding a = {.c = c, .waits = waits};
+    if (c->stream == NULL || c->weights == NULL) {
+        return;
+    }
+    troupe_stream_waits(c->stream, add_wait, &a);
+    for (uint32_t i = 0; i < c->source.count; i++) {
+        uint64_t version = 0, since = 0, until = 0;
+        if (troupe_weights_waits(c->weights, i, &version, &since, &until)) {
+            char whom[96], why[64];
+            (void)snprintf(whom, sizeof whom, "%s[%u].%s", c->source.name, i, TROUPE_METHOD_UPDATE);
+            (void)snprintf(why, sizeof why, "version %llu", (unsigned long long)version);
+            troupe_waits_add(waits, whom, why, since, until);
+        }
+    }
 }
 
 static json_t *

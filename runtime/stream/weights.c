@@ -420,12 +420,17 @@ troupe_weights_deadline(const troupe_weights *w)
 }
 
 bool
-troupe_weights_wanted(
-    const troupe_weights *w, uint32_t receiver, uint64_t incarnation, uint64_t version)
+troupe_weights_waits(const troupe_weights *w, uint32_t receiver, uint64_t *version,
+    uint64_t *since_ns, uint64_t *until_ns)
 {
     const struct receiver *r = &w->receivers[receiver];
-    return w->live_count > 0 && r->up && r->incarnation == incarnation &&
-           w->live[w->live_count - 1].version == version && (!r->has_held || r->held < version);
+    if (w->live_count == 0 || !r->up || r->deadline_ns == UINT64_MAX) {
+        return false;
+    }
+    *version = w->live[w->live_count - 1].version;
+    *since_ns = w->live[w->live_count - 1].since_ns;
+    *until_ns = r->deadline_ns;
+    return true;
 }
 
 bool

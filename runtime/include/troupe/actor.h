@@ -52,6 +52,9 @@ typedef struct troupe_group {
     const char *methods[TROUPE_GROUP_METHODS_MAX + 1]; /* ended by NULL; each in one group */
 } troupe_group;
 
+/* A list of waits that is being made. */
+typedef struct troupe_waits troupe_waits;
+
 /* A class: constant, and alive as long as anything of it runs. Hooks may be NULL. */
 typedef struct troupe_class {
     const char *name;
@@ -85,6 +88,9 @@ typedef struct troupe_class {
      * and before any message or hook, if one is kept; a failure ends the actor. */
     troupe_status (*restore)(troupe_ctx *ctx, troupe_call *state, troupe_error *err);
     uint64_t checkpoint_every_ns;
+    /* Tells by troupe_waits_add what the actor waits for besides its calls, the calls that it
+     * keeps and its timers, and changes nothing: for lists of all waits of a run. */
+    void (*waits)(troupe_ctx *ctx, troupe_waits *waits);
 } troupe_class;
 
 /* --- the actor itself ----------------------------------------------------------------------- */
@@ -281,8 +287,19 @@ typedef void (*troupe_timer_fn)(troupe_ctx *ctx, void *user);
  * be NULL. */
 troupe_status troupe_timer_start(troupe_ctx *ctx, uint64_t delay_ns, troupe_timer_fn fired,
     void *user, troupe_timer *timer) TROUPE_MUST_USE;
+/* The same, and says what for: "room in the store"; a literal, shown by `troupe status --waits`. */
+troupe_status troupe_timer_start_for(troupe_ctx *ctx, uint64_t delay_ns, const char *reason,
+    troupe_timer_fn fired, void *user, troupe_timer *timer) TROUPE_MUST_USE;
 /* False when it has fired or was cancelled before; a zeroed timer is allowed. */
 bool troupe_timer_cancel(troupe_ctx *ctx, troupe_timer timer);
+
+/* --- waits ---------------------------------------------------------------------------------- */
+
+/* For the class's hook: one thing that the actor waits for. `whom` is who owes it
+ * ("rollout[1].lease"), `why` may be ""; both are copied. `until_ns`: UINT64_MAX when no time ends
+ * the wait. */
+void troupe_waits_add(
+    troupe_waits *waits, const char *whom, const char *why, uint64_t since_ns, uint64_t until_ns);
 
 /* --- for the driver only -------------------------------------------------------------------- */
 

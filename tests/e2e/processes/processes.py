@@ -631,6 +631,11 @@ def status_shows_processes_and_waits(start):
     check(len(silent) == 1 and silent[0]["process"] == "w[0]", run, shown.stdout)
     waits = [w for loop in one["waits"] for w in loop.get("waits", []) if w["whom"] == "w[0].block"]
     check(len(waits) == 1 and waits[0]["who"] == "driver" and waits[0]["left_s"] > 0, run, shown.stdout)
+    every = [w for loop in one["waits"] for w in loop.get("waits", [])]
+    # What the question itself consists of is left out, and who waits for a time says what for.
+    check(not any(w["whom"].endswith(".waits") for w in every), run, shown.stdout)
+    timers = [w for w in every if w["kind"] == "timer"]
+    check(timers and all(w["whom"] for w in timers), run, shown.stdout)
     plain = troupe(run, "status", "--waits")
     check("driver waits for answer w[0].block" in plain.stdout and "player.block" in plain.stdout, run, plain.stdout)
     stopped = troupe(run, "stop", "/tmp/some-run", "--grace", "1")

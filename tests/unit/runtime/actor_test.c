@@ -354,17 +354,28 @@ keep(troupe_ctx *ctx, troupe_call *call)
     (void)troupe_defer(call);
 }
 
-static const troupe_class keeper = {.name = "keeper", .methods = {{"keep", keep}}};
+static void
+own_waits(troupe_ctx *ctx, troupe_waits *waits)
+{
+    char whom[] = "the harvest"; /* copied */
+    troupe_waits_add(waits, whom, "of field 3", troupe_now_ns(ctx) - 7, 9000);
+    whom[0] = '\0';
+}
+
+static const troupe_class keeper = {
+    .name = "keeper", .methods = {{"keep", keep}}, .waits = own_waits};
 
 static void
 list_wait(void *user, const tr_wait *wait)
 {
-    static const char *const kinds[] = {"answer", "reply", "timer"};
     char *text = user;
     size_t at = strlen(text);
-    (void)snprintf(text + at, 1024 - at, "%s %s %s %llu-%llu x%u; ", kinds[wait->kind], wait->who,
-        wait->whom, (unsigned long long)wait->since_ns, (unsigned long long)wait->until_ns,
-        wait->sends);
+    if (wait->kind == TR_WAIT_WORK) {
+        assert_string_equal(wait->last, "of field 3");
+    }
+    (void)snprintf(text + at, 1024 - at, "%s %s %s %llu-%llu x%u; ", tr_wait_kind_name(wait->kind),
+        wait->who, wait->whom, (unsigned long long)wait->since_ns,
+        (unsigned long long)wait->until_ns, wait->sends);
 }
 
 static void
@@ -382,13 +393,18 @@ every_open_wait_is_listed_with_who_whom_since_and_until(void **state)
     rig_settle(&rig);
     int fired = 0;
     assert_int_equal(troupe_timer_start(from, 300, tick, &fired, NULL), TROUPE_OK);
+    assert_int_equal(
+        troupe_timer_start_for(from, 400, "a free field", tick, &fired, NULL), TROUPE_OK);
     tr_host_waits(rig.hosts[0], list_wait, text);
-    assert_string_equal(
-        text, "answer beta[1] alpha[0].keep 5000-5900 x1; timer beta[1]  5000-5300 x0; ");
+    assert_string_equal(text,
+        "answer beta[1] alpha[0].keep 5000-5900 x1; timer beta[1]  5000-5300 x0; "
+        "timer beta[1] a free field 5000-5400 x0; ");
     text[0] = '\0';
     tr_host_waits(rig.hosts[1], list_wait, text);
-    assert_string_equal(text, "reply alpha[0] from beta[1].keep 5000-6000 x0; ");
+    assert_string_equal(text,
+        "reply alpha[0] from beta[1].keep 5000-6000 x0; work alpha[0] the harvest 4993-9000 x0; ");
     rig_advance(&rig, 1000);
+    assert_int_equal(fired, 2);
     text[0] = '\0';
     tr_host_waits(rig.hosts[0], list_wait, text);
     assert_string_equal(text, "");

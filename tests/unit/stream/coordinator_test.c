@@ -246,6 +246,33 @@ test_status_lists_the_ledger_and_every_wait(void **state)
     json_decref(root);
 }
 
+static void
+note_work(void *user, const tr_wait *wait)
+{
+    char *text = user;
+    size_t at = strlen(text);
+    if (wait->kind == TR_WAIT_WORK) {
+        assert_string_equal(wait->who, "samples[0]");
+        assert_true(wait->until_ns > wait->since_ns && wait->until_ns != UINT64_MAX);
+        (void)snprintf(text + at, 512 - at, "%s (%s); ", wait->whom, wait->last);
+    }
+}
+
+/* Not only those who ask the stream itself see what it waits for. */
+static void
+test_the_waits_of_its_loop_hold_those_of_the_stream(void **state)
+{
+    (void)state;
+    char text[512] = "";
+    begin("", "");
+    assert_false(say_two(1, "take", 1, 0)->there);
+    assert_int_equal(say_sealed(0, 0, 0, 0)->status, TROUPE_OK);
+    tr_host_waits(tr_world_host(rig.world, 0), note_work, text);
+    assert_string_equal(text, "the batch of step 1 (); reward[0].score (group 0, member 0); "
+                              "rollout[0].lease (group 0, member 1); "
+                              "rollout[0].lease (group 1, member 0); ");
+}
+
 /* The disk is full: what was not written down is not acknowledged, and nothing more is sent. */
 static void
 test_a_journal_that_fails_stops_the_stream(void **state)
@@ -294,6 +321,7 @@ main(void)
         STORY(test_a_stage_that_gives_no_number_fails_the_group_not_the_reward),
         STORY(test_steps_beyond_what_may_be_retained_are_refused_with_the_remedy),
         STORY(test_status_lists_the_ledger_and_every_wait),
+        STORY(test_the_waits_of_its_loop_hold_those_of_the_stream),
         STORY(test_a_journal_that_fails_stops_the_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,8 @@ typedef enum tr_wait_kind {
     TR_WAIT_GROUP,     /* a call in a mailbox waits for room in its group */
     TR_WAIT_CANCELLED, /* an actor still keeps a call that nobody waits for */
     TR_WAIT_ITEM,      /* an actor waits for the items of a stream, or has some to take */
-    TR_WAIT_ROOM       /* an actor waits for room to send the next item */
+    TR_WAIT_ROOM,      /* an actor waits for room to send the next item */
+    TR_WAIT_WORK       /* what an actor itself says that it waits for */
 } tr_wait_kind;
 
 /* "answer", "reply", ...; static memory. */
@@ -168,8 +169,8 @@ const char *tr_wait_kind_name(tr_wait_kind kind);
 typedef struct tr_wait {
     tr_wait_kind kind;
     const char *who;  /* "rollout[2]" */
-    const char *whom; /* "samples[0].seal", "from policy[0].take"; "" for a timer */
-    const char *last; /* what went wrong with the last try; "" when nothing */
+    const char *whom; /* "samples[0].seal", "from policy[0].take"; of a timer its reason */
+    const char *last; /* what went wrong with the last try, or is known besides; "" when nothing */
     uint64_t since_ns;
     uint64_t until_ns;
     uint32_t sends; /* times that the call was sent */

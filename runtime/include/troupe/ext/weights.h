@@ -75,10 +75,10 @@ void troupe_weights_stop(troupe_weights *weights, uint64_t now_ns);
 void troupe_weights_tick(troupe_weights *weights, uint64_t now_ns);
 uint64_t troupe_weights_deadline(const troupe_weights *weights); /* UINT64_MAX: nothing waits */
 
-/* True while `version` is what should be sent to the receiver: it is up in this incarnation,
- * `version` is the newest and it has not acknowledged it. */
-bool troupe_weights_wanted(
-    const troupe_weights *weights, uint32_t receiver, uint64_t incarnation, uint64_t version);
+/* True while the newest version was sent to the receiver and is not acknowledged: which, published
+ * when, and when it is sent again. */
+bool troupe_weights_waits(const troupe_weights *weights, uint32_t receiver, uint64_t *version,
+    uint64_t *since_ns, uint64_t *until_ns);
 /* The newest version, false when none was published; and what `receiver` last acknowledged. */
 bool troupe_weights_newest(const troupe_weights *weights, uint64_t *version);
 bool troupe_weights_held(const troupe_weights *weights, uint32_t receiver, uint64_t *version);
