@@ -155,6 +155,22 @@ test_a_mirror_that_cannot_be_read_is_given_up(void **state)
 }
 
 static void
+test_only_who_was_given_a_mirror_can_refuse_it(void **state)
+{
+    (void)state;
+    troupe_object mirror = step_one(true);
+    replace_policy();
+    troupe_args args = {0};
+    troupe_args_bool(&args, true);
+    struct answer *open = call(1, "open", &args);
+    assert_int_equal(open->status, TROUPE_OK);
+    assert_true(open->mirrored);
+    assert_false(open->voided);
+    assert_int_equal(open->words[0], 0);
+    assert_true(is_held(mirror));
+}
+
+static void
 test_a_commit_whose_mirror_is_gone_is_not_made(void **state)
 {
     (void)state;
@@ -304,6 +320,7 @@ main(void)
         STORY(test_the_batch_under_way_stays_out),
         STORY(test_a_take_that_waits_is_forgotten),
         STORY(test_a_mirror_that_cannot_be_read_is_given_up),
+        STORY(test_only_who_was_given_a_mirror_can_refuse_it),
         STORY(test_a_commit_whose_mirror_is_gone_is_not_made),
         STORY(test_a_checkpoint_of_the_committed_step_is_as_good),
         STORY(test_whoever_opens_after_the_end_hears_of_it),
