@@ -192,11 +192,35 @@ garbage_in_the_tables_derails_nobody(void **state)
     }
 }
 
+/* What a death between two instructions leaves: an extent that it was making into a slab, and a sum
+ * that it had added to and not yet told the chunks about. */
+static void
+a_reclaim_heals_what_was_half_done(void **state)
+{
+    (void)state;
+    tr_cast cast;
+    troupe_object o[4];
+    furnish(&cast, o);
+    troupe_store *store = cast.owner;
+    const uint32_t slot = cast.slot[1], head = (uint32_t)store->header->extents_top;
+    const uint64_t committed = store->header->committed;
+    store->extents[head] = tr_extent_of_slab(TR_EXTENT_NEW, 0, slot, head);
+    store->header->extents_top = head + 1;
+    store->header->committed += UINT64_C(1) << 30;
+    cast_kill(&cast, 1, NULL);
+    assert_int_equal(tr_extent_kind(store->extents[head]), 0);
+    assert_true(store->header->committed <= committed);
+    must_check(store);
+    assert_int_equal(troupe_object_release(store, o[3]), TROUPE_OK);
+    cast_close(&cast);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_word_that_does_not_fit_is_named),
+        cmocka_unit_test(a_reclaim_heals_what_was_half_done),
         cmocka_unit_test(garbage_in_the_tables_derails_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
