@@ -158,6 +158,7 @@ enum fault {
     HUGE_BODY,
     UNANNOUNCED_DESCRIPTOR,
     ABSENT_DESCRIPTOR,
+    TWO_DESCRIPTORS,
     FAULTS
 };
 
@@ -178,14 +179,15 @@ static const char *const fault_says[FAULTS] = {[WRONG_KIND] = "kind 6 is not for
     [FRAMES_WITHIN_PIECES] = "within a message in pieces",
     [HUGE_BODY] = "does not belong to",
     [UNANNOUNCED_DESCRIPTOR] = "unannounced descriptor",
-    [ABSENT_DESCRIPTOR] = "no descriptor came"};
+    [ABSENT_DESCRIPTOR] = "no descriptor came",
+    [TWO_DESCRIPTORS] = "packet: "};
 
 static void
-send_with_descriptor(int fd, const void *bytes, size_t size, int descriptor)
+send_with_descriptors(int fd, const void *bytes, size_t size, const int *descriptors, size_t count)
 {
     union {
         struct cmsghdr align;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(2 * sizeof(int))];
     } control = {0};
 
     uint8_t copy[4096];
@@ -195,12 +197,12 @@ send_with_descriptor(int fd, const void *bytes, size_t size, int descriptor)
     struct msghdr header = {.msg_iov = &part,
         .msg_iovlen = 1,
         .msg_control = control.space,
-        .msg_controllen = sizeof control.space};
+        .msg_controllen = CMSG_SPACE(count * sizeof(int))};
     struct cmsghdr *c = CMSG_FIRSTHDR(&header);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof descriptor);
-    memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
+    c->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(c), descriptors, count * sizeof(int));
     assert_int_equal(sendmsg(fd, &header, MSG_NOSIGNAL), (ssize_t)size);
 }
 
@@ -241,12 +243,14 @@ break_frames(int fd, enum fault fault, struct troupe_msg *msg, struct tr_packet 
     msg->frame.header_crc ^= fault == HEADER_CRC ? 1U : 0U;
     packet.kind = fault == WRONG_KIND ? TR_PACKET_CREDIT : TR_PACKET_FRAMES;
     packet.sequence = fault == SEQUENCE_GAP ? 2 : 1;
-    packet.descriptors = fault == ABSENT_DESCRIPTOR ? 1 : 0;
+    packet.descriptors = fault == ABSENT_DESCRIPTOR || fault == TWO_DESCRIPTORS ? 1 : 0;
     packet.total = fault == SHORT_HEADER ? 50 : fault == SHORT_BODY ? total - 1 : total;
     memcpy(bytes, &packet, sizeof packet);
     memcpy(bytes + sizeof packet, &msg->frame, total);
-    if (fault == UNANNOUNCED_DESCRIPTOR) {
-        send_with_descriptor(fd, bytes, sizeof packet + packet.total, fd);
+    if (fault == UNANNOUNCED_DESCRIPTOR || fault == TWO_DESCRIPTORS) {
+        const int descriptors[2] = {fd, fd};
+        send_with_descriptors(
+            fd, bytes, sizeof packet + packet.total, descriptors, fault == TWO_DESCRIPTORS ? 2 : 1);
     } else {
         stranger_say(fd, packet, &msg->frame, packet.total);
     }

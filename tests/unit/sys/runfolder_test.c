@@ -218,6 +218,7 @@ who_got_the_lock_adopts_the_folder(void **state)
     const int lock = dup(folder.lock_fd);
     assert_int_equal(tr_run_folder_adopt("a", lock, &adopted, &err), TROUPE_OK);
     assert_string_equal(adopted.path, folder.path);
+    assert_true((fcntl(adopted.lock_fd, F_GETFD) & FD_CLOEXEC) != 0); /* no child keeps it */
     tr_run_folder_close(&folder);
     expect_list("a+ ");
     tr_run_folder_end(&adopted);

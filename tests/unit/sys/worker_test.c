@@ -253,6 +253,24 @@ an_unfinished_last_line_is_told(void **state)
     heard_fini(&h);
 }
 
+/* What lies in its pipes when nobody watches them any more is told all the same. */
+static void
+what_it_said_before_it_is_given_up_is_told(void **state)
+{
+    (void)state;
+    heard h = {0};
+    tr_worker_options o = role_options(&h);
+    tr_worker *worker = start_role(&o, "partial", NULL);
+    int fds[TR_WORKER_FDS];
+    assert_int_equal(tr_worker_fds(worker, fds), 3);
+    struct pollfd ended = {.fd = fds[0], .events = POLLIN};
+    assert_int_equal(poll(&ended, 1, 30000), 1);
+    assert_null(h.text.data);
+    tr_worker_free(worker);
+    assert_string_equal(h.text.data, "1:whole\n1:half\n");
+    heard_fini(&h);
+}
+
 static void
 a_worker_that_prints_without_end_costs_no_memory(void **state)
 {
@@ -589,6 +607,7 @@ main(int argc, char **argv)
         TEST(no_descriptor_and_no_zombie_is_left_by_200_workers),
         TEST(both_streams_come_line_by_line),
         TEST(an_unfinished_last_line_is_told),
+        TEST(what_it_said_before_it_is_given_up_is_told),
         TEST(a_worker_that_prints_without_end_costs_no_memory),
         TEST(output_that_nobody_takes_blocks_it_and_not_us),
         TEST(somebody_else_who_holds_the_output_is_not_waited_for),
