@@ -68,6 +68,33 @@ a_call_that_waits_in_a_mailbox_never_runs_once_it_is_cancelled(void **state)
     }
 }
 
+static void
+a_kept_call_that_is_cancelled_and_then_answered_leaves_its_group(void **state)
+{
+    (void)state;
+    for (uint16_t host = 0; host < 2; host++) {
+        troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+        troupe_ctx *to = rig_spawn(&rig, host, &grouped, "alpha", host);
+        const struct grouped *self = troupe_state(to);
+        answers.count = 0;
+        troupe_call_id first = call_named(from, troupe_to(from, "alpha", host), "fetch");
+        for (int i = 0; i < 2; i++) {
+            (void)call_named(from, troupe_to(from, "alpha", host), "fetch");
+        }
+        rig_settle(&rig);
+        assert_int_equal(self->fetching, 2);
+        assert_true(troupe_cancel(from, first));
+        rig_settle(&rig);
+        assert_int_equal(self->fetching, 2); /* it still works on it */
+        for (int i = 0; i < 3; i++) {
+            troupe_reply_i64(self->kept[i], i);
+            rig_settle(&rig);
+            assert_int_equal(self->fetching, 3);
+        }
+        assert_int_equal(answers.count, 3);
+    }
+}
+
 /* --- a kept call that is given up ----------------------------------------------------------- */
 
 struct heard {
@@ -431,6 +458,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(cancelled_right_after_submit_100_times_each_is_a_result_or_cancelled_exactly_once),
         TEST(a_call_that_waits_in_a_mailbox_never_runs_once_it_is_cancelled),
+        TEST(a_kept_call_that_is_cancelled_and_then_answered_leaves_its_group),
         TEST(the_hook_of_a_kept_call_runs_once_with_the_reason),
         TEST(a_callers_loop_that_is_killed_is_heard_of_by_who_keeps_its_call),
         TEST(a_cancel_reaches_the_calls_made_on_behalf_of_the_cancelled_one_and_no_others),

@@ -89,6 +89,28 @@ a_retried_call_follows_its_role_to_the_next_incarnation(void **state)
     }
 }
 
+/* A call that had to wait for its role is not given its whole time anew. */
+static void
+the_deadline_stays_where_it_was_however_late_a_call_is_sent(void **state)
+{
+    (void)state;
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    const uint64_t until_ns = rig.now_ns + 1000000;
+    assert_int_equal(
+        troupe_call_send(from, troupe_to(from, "alpha", 0), "keep", NULL, .on_answer = rig_note,
+            .user = &answers, .retry = true, .deadline_ns = 1000000),
+        TROUPE_OK);
+    rig_advance(&rig, 400000);
+    struct server *self = troupe_state(rig_spawn(&rig, 1, &server, "alpha", 0));
+    rig_settle(&rig);
+    assert_int_equal(self->runs, 1);
+    uint64_t told_ns = troupe_call_deadline_ns(self->kept);
+    assert_true(told_ns >= until_ns && told_ns <= until_ns + 1000); /* whole microseconds travel */
+    assert_int_equal(troupe_reply_i64(self->kept, 1), TROUPE_OK);
+    rig_settle(&rig);
+    assert_int_equal(answers.count, 1);
+}
+
 /* However many later calls come and go, one that is still open can be sent again. */
 static void
 a_call_that_stays_open_is_known_as_long_as_it_does(void **state)
@@ -287,6 +309,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_call_that_is_sent_again_runs_once),
         TEST(a_retried_call_follows_its_role_to_the_next_incarnation),
+        TEST(the_deadline_stays_where_it_was_however_late_a_call_is_sent),
         TEST(a_call_that_stays_open_is_known_as_long_as_it_does),
         TEST(bad_news_of_an_older_incarnation_does_not_end_a_call),
         TEST(a_retried_call_waits_for_a_role_and_names_the_reason_when_it_is_late),

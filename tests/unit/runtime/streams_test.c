@@ -286,6 +286,28 @@ an_idle_stream_ends_but_not_while_its_consumer_is_the_slow_one(void **state)
 }
 
 static void
+a_slow_stream_whose_items_come_in_time_is_not_idle(void **state)
+{
+    (void)state;
+    struct scene s = scene_on(1);
+    s.self->silent = true;
+    troupe_call_id id = open_stream(s.from, 1, 4, 4);
+    for (int64_t i = 1; i <= 4; i++) {
+        troupe_args args = {0};
+        troupe_args_i64(&args, i);
+        rig_advance(&rig, 4000);
+        assert_int_equal(troupe_item(s.self->call, &args), TROUPE_OK);
+        rig_settle(&rig);
+        assert_int_equal(answers.count, 0);
+        assert_int_equal(take(s.from, id), i);
+    }
+    assert_int_equal(troupe_reply_i64(s.self->call, 4), TROUPE_OK);
+    rig_settle(&rig);
+    assert_int_equal(answers.count, 1);
+    assert_int_equal(answers.answers[0].status, TROUPE_OK);
+}
+
+static void
 the_deadline_ends_a_stream_on_both_sides(void **state)
 {
     (void)state;
@@ -367,6 +389,7 @@ main(void)
         TEST(consumer_killed_the_parked_producer_is_released_and_told),
         TEST(producer_killed_the_consumer_hears_of_it_after_the_items_that_had_come),
         TEST(a_stream_of_which_nothing_came_begins_again_by_retry_and_one_that_began_does_not),
+        TEST(a_slow_stream_whose_items_come_in_time_is_not_idle),
         TEST(an_idle_stream_ends_but_not_while_its_consumer_is_the_slow_one),
         TEST(the_deadline_ends_a_stream_on_both_sides),
         TEST(a_stream_of_any_cap_gives_all_in_order_once_and_is_never_further_ahead),
