@@ -23,7 +23,8 @@ address(const struct troupe_msg *call, struct troupe_msg *answer, troupe_status 
     frame->trace = call->frame.trace;
 }
 
-/* Takes the answer. One that cannot be sent is for a caller that is no more. */
+/* Takes the answer. One that cannot be sent is for a caller that is no more, or that cannot be
+ * reached now: it has its deadline. */
 static void
 post(tr_host *host, struct troupe_msg *answer)
 {
@@ -42,9 +43,17 @@ tr_answer_for(tr_host *host, const struct troupe_msg *call, troupe_status status
     post(host, answer);
 }
 
+static size_t
+bytes_of(const struct troupe_msg *call)
+{
+    return sizeof *call + call->frame.length;
+}
+
 static void
 unkeep(struct troupe_msg *call)
 {
+    call->owner->kept_count--;
+    call->owner->kept_bytes -= bytes_of(call);
     if (call->prev == NULL) {
         call->owner->kept = call->next;
     } else {
@@ -205,6 +214,8 @@ troupe_defer(troupe_call *call)
         ctx->kept->prev = call;
     }
     ctx->kept = call;
+    ctx->kept_count++;
+    ctx->kept_bytes += bytes_of(call);
     if (ctx->type->cancelled != NULL) {
         tr_watch_caller(call);
     }

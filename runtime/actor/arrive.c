@@ -67,6 +67,15 @@ wants_record(const tr_host *host, const struct troupe_msg *msg)
     return (msg->frame.flags & TR_FRAME_RETRY) != 0 || !host->options.link->exact;
 }
 
+/* Calls that are kept are as much a queue as the mailbox is. */
+static bool
+has_room(const troupe_ctx *ctx, const tr_frame *frame)
+{
+    bool keeps = ctx->kept_count >= TROUPE_DEFERRED_MAX ||
+                 ctx->kept_bytes >= (size_t)TROUPE_DEFERRED_BYTES_MAX;
+    return tr_mailbox_has_room(&ctx->mailbox) && (!keeps || (frame->flags & TR_FRAME_ONE_WAY) != 0);
+}
+
 troupe_status
 tr_arrive_call(tr_host *host, struct troupe_msg *msg)
 {
@@ -84,7 +93,7 @@ tr_arrive_call(tr_host *host, struct troupe_msg *msg)
             return repeat(host, result, earlier, msg);
         }
     }
-    if (!tr_mailbox_has_room(&ctx->mailbox)) {
+    if (!has_room(ctx, frame)) {
         host->stats.refused_full++;
         return TROUPE_FULL;
     }
@@ -159,7 +168,7 @@ tr_arrive_answer(tr_host *host, struct troupe_msg *msg)
 static const char *
 refusal(troupe_status status)
 {
-    return status == TROUPE_GONE ? "that incarnation is no more" : "its mailbox is full";
+    return status == TROUPE_GONE ? "that incarnation is no more" : "it has no room for more calls";
 }
 
 static void

@@ -35,6 +35,9 @@ peer_gone(void *self, tr_address peer, uint32_t epoch)
         tr_open_gone(host, peer, epoch);
     }
     tr_cancel_gone(host, peer, epoch);
+    if (host->options.link->exact) {
+        tr_seen_gone(&host->seen, peer, epoch);
+    }
 }
 
 static uint64_t
@@ -127,7 +130,7 @@ tr_host_new(const tr_host_options *options, tr_host **out, troupe_error *err)
     host->open.capacity_max = options->calls_max == 0 ? TR_CALLS_MAX : options->calls_max;
     TR_ASSERT(host->open.capacity_max <= TR_CALLS_MAX);
     /* Ids begin with the epoch: those of an earlier life of this loop are all smaller. */
-    host->open.last_call = (uint64_t)options->epoch << 40;
+    host->open.last_call = (uint64_t)options->epoch << TR_CALL_EPOCH_SHIFT;
     host->refs = tr_zalloc(tr_directory_places(options->directory), sizeof *host->refs);
     host->subscriber.changed = options->changed != NULL ? options->changed : wake;
     host->subscriber.self = options->changed != NULL ? options->changed_self : host;

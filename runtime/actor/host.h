@@ -86,6 +86,8 @@ struct troupe_ctx {
     char *end_text;
     struct tr_mailbox mailbox;
     struct troupe_msg *kept;
+    uint32_t kept_count;
+    size_t kept_bytes;
     struct troupe_msg *running; /* the call whose method is on the stack */
     struct tr_watch *watches;
     int watch_count;

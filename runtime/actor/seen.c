@@ -19,7 +19,8 @@ struct tr_seen_record {
 
 struct tr_seen_source {
     tr_address address;
-    uint64_t floor; /* ids below are refused */
+    uint64_t floor;  /* ids below are refused */
+    uint64_t newest; /* id that was asked for */
     struct tr_seen_record *first;
     struct tr_seen_record *last;
 };
@@ -112,6 +113,7 @@ tr_seen_check(struct tr_seen *seen, const tr_frame *call, const struct troupe_ms
     if (source == NULL) {
         return TR_SEEN_OLD;
     }
+    source->newest = TR_MAX(source->newest, call->call);
     uint64_t kept = TR_MAX((uint64_t)call->behind, (uint64_t)TR_SEEN_WINDOW);
     raise_floor(seen, source, call->call > kept ? call->call - kept : 0);
     const struct tr_seen_record *record = find(seen, call);
@@ -188,6 +190,24 @@ tr_seen_done(struct tr_seen *seen, const tr_frame *call, const struct troupe_msg
         record->answer = tr_msg_clone(answer);
         seen->bytes += answer_bytes(answer);
         make_room(seen, source_of(seen, call->source));
+    }
+}
+
+void
+tr_seen_gone(struct tr_seen *seen, tr_address address, uint32_t epoch)
+{
+    for (size_t i = 0; i < seen->source_count; i++) {
+        struct tr_seen_source *source = &seen->sources[i];
+        if (!tr_address_equal(source->address, address)) {
+            continue;
+        }
+        if (source->newest >> TR_CALL_EPOCH_SHIFT <= epoch) {
+            while (source->first != NULL) {
+                drop_first(seen, source);
+            }
+            *source = seen->sources[--seen->source_count];
+        }
+        return;
     }
 }
 

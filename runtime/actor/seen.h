@@ -15,7 +15,8 @@ enum {
     TR_SEEN_WINDOW =
         256, /* ids below the oldest open call that are kept, for late one-way messages */
     TR_SEEN_RECORDS_MAX = 1 << 16,
-    TR_SEEN_SOURCES_MAX = 4096 /* loops; calls of others are refused */
+    TR_SEEN_SOURCES_MAX = 4096, /* loops; calls of others are refused */
+    TR_CALL_EPOCH_SHIFT = 40    /* ids begin with the epoch of their loop */
 };
 
 #define TR_SEEN_BYTES_MAX ((size_t)64 << 20) /* of answers */
@@ -50,5 +51,8 @@ void tr_seen_add(struct tr_seen *seen, const tr_frame *call);
 /* Notes the answer (copied) of a recorded call; NULL for a one-way call. Nothing happens when
  * the record is gone. */
 void tr_seen_done(struct tr_seen *seen, const tr_frame *call, const struct troupe_msg *answer);
+
+/* Nothing of this life of the source, or of an earlier one, will come any more: it is forgotten. */
+void tr_seen_gone(struct tr_seen *seen, tr_address source, uint32_t epoch);
 
 #endif

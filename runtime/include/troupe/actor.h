@@ -228,15 +228,26 @@ const char *troupe_answer_text(const troupe_answer *answer);
 
 /* --- answering ------------------------------------------------------------------------------ */
 
-/* Each ends the call; `call` must not be used afterwards, unless its method is still running.
- * The second answer to a call is refused with DUPLICATE. */
+/* Each ends the call when it gives OK; `call` must not be used afterwards, unless its method is
+ * still running. OK takes the values, the args are empty then. Otherwise the args are unchanged,
+ * and the caller's to free (troupe_args_fini, which is always allowed). DUPLICATE: the call is
+ * answered. INVALID: it is no call, or the args are incomplete or hold more than a message can
+ * (16 MiB): the call is still open and owed an answer; the runtime gives FAILED to one whose method
+ * returns without, but a kept one is the actor's to answer, with troupe_reply_error say. */
 troupe_status troupe_reply(troupe_call *call, troupe_args *args); /* NULL: no values */
 troupe_status troupe_reply_i64(troupe_call *call, int64_t value);
 troupe_status troupe_reply_f64(troupe_call *call, double value);
 troupe_status troupe_reply_error(troupe_call *call, troupe_status status, const char *format, ...)
     TROUPE_PRINTF(3, 4);
+
 /* Keeps the call beyond its method; the token must be answered later. Tokens that an actor still
- * has when it ends are answered DIED or STOPPED. */
+ * has when it ends are answered DIED or STOPPED. While an actor keeps so many calls, or so many
+ * bytes of them, it is full: other calls to it are AGAIN, one-way messages still come. */
+enum {
+    TROUPE_DEFERRED_MAX = 1 << 16,
+    TROUPE_DEFERRED_BYTES_MAX = 64 << 20
+};
+
 troupe_call *troupe_defer(troupe_call *call);
 /* OK while somebody waits for the answer of a kept call. CANCELLED, TIMEOUT: its caller gave it up,
  * or its time is over; DIED: the caller is no more. The answer goes nowhere then, but is still

@@ -341,6 +341,46 @@ a_full_mailbox_answers_again_here_and_from_afar(void **state)
     assert_int_equal(full, 2);
 }
 
+/* Big calls that are kept fill an actor as those in a mailbox do; what it answers makes room. */
+static void
+an_actor_that_keeps_too_much_is_full(void **state)
+{
+    (void)state;
+
+    enum {
+        BYTES = 15 << 20,
+        CALLS = 6
+    };
+
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    troupe_ctx *to = rig_spawn(&rig, 1, &server, "alpha", 0);
+    struct server *self = troupe_state(to);
+    uint8_t *bytes = tr_zalloc(1, BYTES);
+    for (int i = 0; i < CALLS; i++) {
+        troupe_args args = {0};
+        troupe_args_bin(&args, bytes, BYTES);
+        assert_int_equal(troupe_call_send(from, troupe_to(from, "alpha", 0), "keep", &args,
+                             .on_answer = rig_note, .user = &answers),
+            TROUPE_OK);
+        rig_settle(&rig);
+    }
+    tr_free(bytes);
+    assert_int_equal(self->runs, CALLS - 1);
+    assert_int_equal(answers.count, 1);
+    ASSERT_ANSWER(answers, 0, TROUPE_AGAIN, "no room");
+    troupe_args args = {0};
+    troupe_args_i64(&args, 1);
+    troupe_args_i64(&args, 2);
+    assert_int_equal(troupe_tell(from, troupe_to(from, "alpha", 0), "add", &args), TROUPE_OK);
+    rig_settle(&rig);
+    assert_int_equal(self->runs, CALLS);
+    assert_int_equal(troupe_reply(self->kept, NULL), TROUPE_OK);
+    rig_settle(&rig);
+    assert_int_equal(call_add(from, troupe_to(from, "alpha", 0), 1, 2), TROUPE_OK);
+    rig_settle(&rig);
+    ASSERT_ANSWER(answers, 2, TROUPE_OK, "");
+}
+
 static void
 retries_get_through_a_full_mailbox(void **state)
 {
@@ -407,6 +447,7 @@ main(void)
         TEST(a_deadline_ends_the_wait_once_and_a_late_answer_is_dropped),
         TEST(a_call_whose_time_is_over_is_not_run),
         TEST(a_full_mailbox_answers_again_here_and_from_afar),
+        TEST(an_actor_that_keeps_too_much_is_full),
         TEST(retries_get_through_a_full_mailbox),
         TEST(a_full_table_of_calls_answers_again),
     };

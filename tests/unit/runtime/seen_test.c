@@ -53,6 +53,32 @@ another_source_or_incarnation_is_another_call(void **state)
     tr_seen_fini(&seen);
 }
 
+/* More come and go than may be known at a time; one that has come back is not forgotten by the
+ * news of its earlier life. */
+static void
+sources_that_are_gone_make_room_for_others(void **state)
+{
+    (void)state;
+    struct tr_seen seen = {0};
+    for (uint32_t i = 0; i < 3 * TR_SEEN_SOURCES_MAX; i++) {
+        uint64_t id = (UINT64_C(1) << TR_CALL_EPOCH_SHIFT) + 1;
+        tr_frame call = call_of((uint16_t)i, id, id);
+        assert_int_equal(check(&seen, &call), TR_SEEN_NEW);
+        tr_seen_add(&seen, &call);
+        assert_int_equal(check(&seen, &call), TR_SEEN_RUNNING);
+        tr_seen_gone(&seen, call.source, 1);
+        assert_int_equal(seen.source_count, 0);
+        assert_int_equal(seen.record_count, 0);
+    }
+    uint64_t id = (UINT64_C(2) << TR_CALL_EPOCH_SHIFT) + 1;
+    tr_frame call = call_of(3, id, id);
+    assert_int_equal(check(&seen, &call), TR_SEEN_NEW);
+    tr_seen_add(&seen, &call);
+    tr_seen_gone(&seen, call.source, 1);
+    assert_int_equal(check(&seen, &call), TR_SEEN_RUNNING);
+    tr_seen_fini(&seen);
+}
+
 /* The oldest open call holds the window: however many later ones pass, it is known, and a first
  * arrival is not refused. */
 static void
@@ -166,6 +192,7 @@ main(void)
         cmocka_unit_test(a_call_is_new_then_running_then_done_with_its_answer),
         cmocka_unit_test(another_source_or_incarnation_is_another_call),
         cmocka_unit_test(what_may_come_again_is_never_forgotten),
+        cmocka_unit_test(sources_that_are_gone_make_room_for_others),
         cmocka_unit_test(no_call_is_new_twice_in_any_order),
         cmocka_unit_test(the_limit_of_records_refuses_the_oldest_and_never_repeats_them),
         cmocka_unit_test(the_limit_of_bytes_drops_answers_but_not_the_rule),
