@@ -91,8 +91,8 @@ troupe_reward_role_score(troupe_ctx *ctx, troupe_call *call)
         status = troupe_reward_score(r->reward, &input, &value, &err);
     }
     if (status != TROUPE_OK) {
-        /* DIED and TIMEOUT are said of the reward's program; as the answer's own status they would
-         * be said of this actor, and the call would be sent again. */
+        /* DIED and TIMEOUT are said of the reward's program; as the answer's own status the stream
+         * would take them for this actor's end, of which it waits to hear from the directory. */
         if (r->failures++ == 0) {
             troupe_log(ctx, "the first reward that failed: %s", err.text);
         }

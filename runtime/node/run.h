@@ -8,6 +8,10 @@
  *   controller*.c     the actor "node" on the first loop: takes the run from first spawn to end
  *   run.c             everything in one process
  *   driver.c node.c worker.c   the three kinds of processes of a run that has several
+ *   process.c birth.c          what these share: plan, folder, guards; how one is told what it is
+ *   launcher.c output.c        the node's workers, and the lines that they print
+ *   names.c kept.c             what the controller keeps: names of actors, their checkpoints
+ *   guest.c                    who asks a run from outside: `troupe status` and `stop`
  *
  * What can be known without asking: the agent of a loop is its first actor, and the controller the
  * second one on loop 0, so their addresses follow from the loops' epochs. */

@@ -1,4 +1,20 @@
-/* Programs: from main() to a running graph and back to an exit code. */
+/* Programs: from main() to a running graph and back to an exit code.
+ *
+ * What runs where. Unless a run is colocated it is several processes of one image: the program as
+ * it was typed (the driver), the node that owns the run, and a worker for each replica of a role,
+ * or for those that share a place. A process that is lost is replaced by another.
+ * - main(), static constructors and whatever else stands before troupe_main run in every one of
+ *   them, with the same arguments, and again in each replacement. Nothing there may be what must
+ *   happen once (to empty a file, to take a port) or must not fail; it belongs into `graph`.
+ * - `graph` runs once, in the process that was typed. What it notes in the graph reaches the
+ *   others, as text; what it writes into a global does not: no memory is shared but objects.
+ * - `drive` runs in the driver. A driver that was lost is replaced and runs it again from its
+ *   beginning, while the actors went on: let it find out how far they are. exit() inside it counts
+ *   as such a loss, so return instead.
+ * - Classes are static and constant, in the program or in a shared library that it has loaded;
+ *   their hooks and methods run in the worker (or the node, for a stream's coordinator).
+ * - A worker's standard output and error are pipes to the node, which passes them on in whole
+ *   lines, and its standard input is empty. */
 #ifndef TROUPE_APP_H
 #define TROUPE_APP_H
 
@@ -11,13 +27,15 @@ extern "C" {
 
 typedef struct troupe_app {
     const char *name; /* for messages; default: the program's file name */
-    /* Declares the graph. It sees the command line without the options that troupe_main knows.
-     * Anything but OK ends the program: BAD_INPUT and INVALID with exit code 2, the rest with 1.
-     * The reason is the one given to troupe_graph_refuse, or was printed by `graph` itself. */
+    /* Declares the graph, once in a run. It sees the command line without the options that
+     * troupe_main knows. Anything but OK ends the program: BAD_INPUT and INVALID with exit code 2,
+     * the rest with 1. The reason is the one given to troupe_graph_refuse, or was printed by
+     * `graph` itself. */
     troupe_status (*graph)(troupe_graph *graph, int argc, char **argv);
     /* Optional: runs on the main thread once all actors are up; may call and wait. Its result is
-     * the exit code, and its return ends the run. Signals are seen while it waits (troupe_wait,
-     * troupe_call_wait), so it should not block otherwise. Without it the run ends by
+     * the exit code, and its return ends the run. A driver that dies is replaced, and its drive
+     * begins anew. Signals are seen while it waits (troupe_wait, troupe_call_wait), so it should
+     * not block otherwise. Without it the run ends by
      * troupe_quit or by a signal. */
     int (*drive)(troupe_ctx *ctx, int argc, char **argv);
     const troupe_stream_class *streams; /* needed when the graph declares a stream */
@@ -53,7 +71,8 @@ typedef struct troupe_run_options {
         void *user, const char *line); /* NULL: standard error; called from any loop's thread */
 } troupe_run_options;
 
-/* Runs a graph without main(): for tests and for programs that embed troupe. It returns when
+/* Runs a graph without main(), always in this one process: for tests and for programs that embed
+ * troupe. It returns when
  * every loop has ended. A failure (the graph is wrong, an actor could not be made, one died with
  * no restarts left) is the status and is told in *err. The graph stays the caller's. */
 troupe_status troupe_run(const troupe_graph *graph, const troupe_run_options *options,

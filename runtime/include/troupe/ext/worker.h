@@ -4,7 +4,9 @@
  * meanwhile changes nothing), with empty signal mask, default handlers, /dev/null as stdin, no
  * descriptor of ours but those that are given, and as leader of a process group of its own. What
  * it prints comes back line by line. It is watched through descriptors that a loop polls (level
- * triggered), and nothing here waits but tr_worker_kill and tr_worker_free, each for at most 2 s.
+ * triggered), and nothing here waits but tr_worker_kill, tr_worker_free and whatever notes the exit
+ * (tr_worker_ready, tr_worker_check): each looks for what the worker left behind, for at most 2 s
+ * or so.
  *
  * Interrupts: a terminal sends SIGINT (Ctrl-C), SIGQUIT and SIGTSTP to its foreground group. A
  * worker with own_group is in another one and gets none of them: it ends because its node asks it
@@ -77,8 +79,8 @@ int tr_worker_pid(const tr_worker *worker);
 size_t tr_worker_fds(const tr_worker *worker, int fds[TR_WORKER_FDS]);
 
 /* `fd` of tr_worker_fds is readable: takes at most 64 KiB of output and tells its lines, or notes
- * the exit and kills what the worker left behind. Never blocks: a worker that prints faster than
- * this is called waits for its pipe. */
+ * the exit and kills what the worker left behind, which can take 2 s without a cgroup. Output never
+ * blocks: a worker that prints faster than this is called waits for its pipe. */
 void tr_worker_ready(tr_worker *worker, int fd);
 
 /* It has ended, was reaped, and its output was read to the end (or 200 ms have passed since, when
