@@ -3,26 +3,99 @@
  * is left waiting. */
 #include "actor/stream.h"
 
+#define LATE_NS UINT64_C(20000000)
+
+static troupe_status send(tr_host *host, struct troupe_msg *msg);
+
 static bool
 is_here(const tr_host *host, tr_address address)
 {
     return tr_address_equal(address, host->options.address);
 }
 
-/* Peers are dialled when they are first needed. */
+/* Peers are dialled when they are first needed. Only one that nobody listens for is gone: for want
+ * of a descriptor, or of room among those who dial it, a living one is not taken for dead. */
 static troupe_status
-send(tr_host *host, struct troupe_msg *msg)
+send_now(tr_host *host, struct troupe_msg *msg)
 {
     troupe_link *link = host->options.link;
     tr_address to = msg->frame.target;
     troupe_status status = link->send(host->loop.endpoint, to, msg);
     if (status == TROUPE_NOT_FOUND || status == TROUPE_GONE) {
-        if (link->dial(host->loop.endpoint, to) != TROUPE_OK) {
+        status = link->dial(host->loop.endpoint, to);
+        if (status == TROUPE_NO_SPACE || status == TROUPE_AGAIN) {
+            return TROUPE_AGAIN;
+        }
+        if (status != TROUPE_OK) {
             return TROUPE_GONE;
         }
         status = link->send(host->loop.endpoint, to, msg);
     }
     return status;
+}
+
+static void
+send_late(const struct tr_timer_job *job)
+{
+    tr_host *host = job->self;
+    struct troupe_msg *msg = host->late;
+    host->late = NULL;
+    while (msg != NULL) {
+        struct troupe_msg *next = msg->next;
+        msg->next = NULL;
+        if (send(host, msg) != TROUPE_OK) {
+            host->stats.dropped++;
+            tr_msg_free(msg);
+        }
+        msg = next;
+    }
+}
+
+/* Takes the message, unless no timer is free. */
+static bool
+wait_for_room(tr_host *host, struct troupe_msg *msg)
+{
+    struct tr_timer_job job = {.run = send_late, .self = host};
+    uint64_t now_ns = host->loop.now_ns;
+    troupe_timer timer;
+    if (host->late == NULL &&
+        tr_timers_add(&host->loop.timers, now_ns, now_ns + LATE_NS, &job, &timer) != TROUPE_OK) {
+        return false;
+    }
+    struct troupe_msg **place = &host->late;
+    while (*place != NULL) {
+        place = &(*place)->next;
+    }
+    msg->next = NULL;
+    *place = msg;
+    return true;
+}
+
+/* A call that finds no room is its caller's to send again. What answers one is not: it waits here,
+ * and what comes after it for the same peer waits behind it. */
+static troupe_status
+send(tr_host *host, struct troupe_msg *msg)
+{
+    bool call = msg->frame.kind == TR_FRAME_CALL;
+    bool behind = false;
+    for (const struct troupe_msg *m = call ? NULL : host->late; m != NULL && !behind; m = m->next) {
+        behind = tr_address_equal(m->frame.target, msg->frame.target);
+    }
+    troupe_status status = behind ? TROUPE_AGAIN : send_now(host, msg);
+    if (status == TROUPE_AGAIN && !call && wait_for_room(host, msg)) {
+        return TROUPE_OK;
+    }
+    return status;
+}
+
+void
+tr_late_fini(tr_host *host)
+{
+    while (host->late != NULL) {
+        struct troupe_msg *next = host->late->next;
+        tr_msg_free(host->late);
+        host->late = next;
+    }
 }
 
 troupe_status

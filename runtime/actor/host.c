@@ -154,6 +154,7 @@ tr_host_free(tr_host *host)
     }
     TR_ASSERT(host->actor_count == 0);
     tr_out_forget_all(host);
+    tr_late_fini(host);
     tr_loop_fini(&host->loop);
     tr_open_fini(&host->open);
     tr_seen_fini(&host->seen);

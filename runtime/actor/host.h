@@ -161,6 +161,7 @@ struct tr_host {
     struct troupe_msg **settled; /* answers that chains wait for, being handed on */
     uint32_t settled_count;
     bool settling;
+    struct troupe_msg *late;      /* answers and the like to peers that cannot be dialled now */
     struct tr_out *ended_streams; /* answered, and perhaps to be sent again */
     troupe_ref *refs;             /* the directory as of `version`, place by place */
     uint64_t version;
@@ -279,6 +280,8 @@ void tr_chain_text(const tr_host *host, const struct tr_open *open, char *out, s
 /* Sends a message to where its frame says; takes it on OK. For a call to this very loop the
  * status is that of tr_arrive_call. */
 troupe_status tr_route(tr_host *host, struct troupe_msg *msg);
+/* Frees what could not be sent. */
+void tr_late_fini(tr_host *host);
 /* A call for one of our actors; takes it on OK. GONE: no such incarnation; FULL: its mailbox is. */
 troupe_status tr_arrive_call(tr_host *host, struct troupe_msg *msg);
 /* An answer to one of our calls; takes it. */

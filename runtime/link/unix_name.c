@@ -247,7 +247,9 @@ tr_unix_name_connect(
     if (connect(fd, (const struct sockaddr *)&at, sizeof at) != 0) {
         int error = errno;
         (void)close(fd);
-        return error == EAGAIN ? TROUPE_AGAIN : TROUPE_NOT_FOUND;
+        return error == EAGAIN                       ? TROUPE_AGAIN
+               : error == ENOBUFS || error == ENOMEM ? TROUPE_NO_SPACE
+                                                     : TROUPE_NOT_FOUND;
     }
     *out = fd;
     return TROUPE_OK;

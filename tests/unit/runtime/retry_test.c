@@ -301,6 +301,61 @@ an_orderly_end_answers_what_is_kept(void **state)
     assert_int_equal(answers.count, 1);
 }
 
+static troupe_status
+no_room(troupe_endpoint *from, tr_address to)
+{
+    (void)from;
+    (void)to;
+    return TROUPE_NO_SPACE;
+}
+
+/* The peer lives; that it cannot be dialled for the moment is no death of anybody. */
+static void
+a_peer_that_cannot_be_dialled_now_is_not_gone(void **state)
+{
+    (void)state;
+    troupe_status (*dial)(troupe_endpoint * from, tr_address to) = rig.link->dial;
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    troupe_ctx *to = rig_spawn(&rig, 1, &server, "alpha", 0);
+    struct server *self = troupe_state(to);
+    troupe_target ref = troupe_to_ref(troupe_self(to));
+    rig.link->dial = no_room;
+    assert_int_equal(call(from, ref, "keep"), TROUPE_AGAIN);
+    assert_int_equal(troupe_call_send(from, ref, "keep", NULL, .on_answer = rig_note,
+                         .user = &answers, .retry = true, .resend_ns = 1000),
+        TROUPE_OK);
+    rig_advance(&rig, 1000);
+    assert_int_equal(self->runs, 0);
+    rig.link->dial = dial;
+    rig_advance(&rig, 10000);
+    assert_int_equal(self->runs, 1);
+    assert_int_equal(answers.count, 0);
+
+    rig.link->dial = no_room;
+    assert_int_equal(troupe_reply_i64(self->kept, 3), TROUPE_OK);
+    rig_advance(&rig, 1000000000);
+    assert_int_equal(answers.count, 0);
+    rig.link->dial = dial;
+    rig_advance(&rig, 1000000000);
+    assert_int_equal(answers.count, 1);
+    assert_int_equal(answers.answers[0].value, 3);
+}
+
+/* Nothing of what waits is left over. */
+static void
+an_answer_that_could_not_be_sent_goes_with_its_loop(void **state)
+{
+    (void)state;
+    troupe_ctx *from = rig_spawn(&rig, 0, &client, NULL, 0);
+    troupe_ctx *to = rig_spawn(&rig, 1, &server, "alpha", 0);
+    assert_int_equal(call(from, troupe_to(from, "alpha", 0), "keep"), TROUPE_OK);
+    rig_settle(&rig);
+    rig.link->dial = no_room;
+    assert_int_equal(troupe_reply_i64(((struct server *)troupe_state(to))->kept, 3), TROUPE_OK);
+    rig_settle(&rig);
+    assert_int_equal(answers.count, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -318,6 +373,8 @@ main(void)
         TEST(a_closed_loop_fails_what_was_sent_to_it),
         TEST(the_news_of_an_earlier_life_does_not_end_calls_to_the_next),
         TEST(an_orderly_end_answers_what_is_kept),
+        TEST(a_peer_that_cannot_be_dialled_now_is_not_gone),
+        TEST(an_answer_that_could_not_be_sent_goes_with_its_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
