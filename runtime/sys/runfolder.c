@@ -186,11 +186,12 @@ is_locked(int dir_fd)
 
 /* --- removing --------------------------------------------------------------------------------- */
 
-/* s-*, run, *.log, *.log.N */
+/* s-*, ns-*, run, *.log, *.log.N */
 static bool
 is_ours(const char *name)
 {
-    if (strncmp(name, "s-", 2) == 0 || strcmp(name, "run") == 0 || strcmp(name, "lock") == 0) {
+    if (strncmp(name, "s-", 2) == 0 || strncmp(name, "ns-", 3) == 0 || strcmp(name, "run") == 0 ||
+        strcmp(name, "lock") == 0) {
         return true;
     }
     const char *log = strstr(name, ".log");

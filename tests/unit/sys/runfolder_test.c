@@ -137,6 +137,7 @@ it_is_made_private_and_ends_without_a_trace(void **state)
     assert_int_equal(st.st_mode & 07777, 0700);
     touch(below("troupe/run-1/run"));
     touch(below("troupe/run-1/node.log"));
+    assert_int_equal(symlink("s-0-3.1.9", below("troupe/run-1/ns-0-3")), 0); /* died as it began */
     touch(below("troupe/run-1/node.log.12"));
     bind_socket(below("troupe/run-1/s-0-1"));
     expect_list("run-1+ ");

@@ -1,6 +1,7 @@
 /* The folder by which a run is found: $XDG_RUNTIME_DIR/troupe/NAME, or /tmp/troupe-UID/NAME
- * where that variable names no directory. It holds the sockets (s-*), the file `run` (what the
- * run is), logs (*.log, *.log.N), and the file `lock`, whose lock says that the run lives.
+ * where that variable names no directory. It holds the sockets (s-*, and ns-* for an instant or
+ * where a process died in it), the file `run` (what the run is), logs (*.log, *.log.N), and the
+ * file `lock`, whose lock says that the run lives.
  *
  * Both levels are made with mode 0700 and are refused when they are symbolic links, belong to
  * somebody else or let others in. Nothing here follows a link, and only files with the names above
