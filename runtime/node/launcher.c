@@ -544,6 +544,9 @@ tr_launcher_tick(struct tr_launcher *launcher, uint64_t now_ns)
             on_exit(l);
             continue;
         }
+        if (!same_fds(l)) {
+            watch(l); /* what could not be watched before */
+        }
         keep_limits(l, now_ns);
         if (l->end_by_ns == 0) {
             look_for_beat(l, now_ns);

@@ -298,7 +298,7 @@ void
 tr_worker_check(tr_worker *worker, uint64_t now_ns)
 {
     if (!worker->reaped) {
-        if (worker->pidfd < 0 && has_ended(worker)) {
+        if (has_ended(worker)) { /* also where nobody watches its descriptor */
             note_exit(worker);
         } else {
             sample(worker);

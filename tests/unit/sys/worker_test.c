@@ -394,6 +394,29 @@ a_signal_is_named_with_the_last_lines(void **state)
     }
 }
 
+/* Its descriptors cannot always be watched. */
+static void
+an_exit_is_seen_by_whoever_only_checks(void **state)
+{
+    (void)state;
+    heard h = {0};
+    tr_worker_options o = role_options(&h);
+    tr_worker *worker = start_role(&o, "sleep", NULL);
+    pump_until(worker, &h, "ready");
+    assert_int_equal(kill(tr_worker_pid(worker), SIGKILL), 0);
+    const uint64_t deadline_ns = now_ns() + 10000 * MS;
+    while (!tr_worker_exited(worker)) {
+        assert_true(now_ns() < deadline_ns);
+        tr_worker_check(worker, now_ns());
+        troupe_sleep_ns(MS);
+    }
+    tr_death death;
+    tr_worker_death(worker, &death);
+    assert_int_equal(death.signal, SIGKILL);
+    tr_worker_free(worker);
+    heard_fini(&h);
+}
+
 static void
 what_we_killed_is_not_blamed_on_others(void **state)
 {
@@ -613,6 +636,7 @@ main(int argc, char **argv)
         TEST(somebody_else_who_holds_the_output_is_not_waited_for),
         TEST(uncaptured_output_is_ours),
         TEST(a_signal_is_named_with_the_last_lines),
+        TEST(an_exit_is_seen_by_whoever_only_checks),
         TEST(what_we_killed_is_not_blamed_on_others),
         TEST(what_died_by_itself_is_not_claimed),
         TEST(the_memory_ceiling_kills_and_is_named),
