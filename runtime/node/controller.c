@@ -46,10 +46,10 @@ tr_member_arrived(struct tr_controller *self, const void *user, uint32_t *index)
     enum tr_phase phase = (enum tr_phase)(word >> 24 & 0xf);
     bool ends = self->phase >= TR_STOPPING || phase >= TR_STOPPING;
     if (member->epoch != (uint32_t)(word >> 32 & 0xfffff) || (ends && phase != self->phase) ||
-        (!ends && member->state != (enum tr_member_state)(word >> 28 & 0xf))) {
+        (!ends && member->state != (enum tr_member_state)(word >> 28 & 0xf)) ||
+        member->waiting == 0) { /* of the same state, before the process joined once more */
         return NULL;
     }
-    TR_ASSERT(member->waiting > 0);
     member->waiting--;
     return member;
 }

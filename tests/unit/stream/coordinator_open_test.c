@@ -190,6 +190,20 @@ test_a_commit_whose_mirror_is_gone_is_not_made(void **state)
     (void)troupe_object_release(rig.store, mirror);
 }
 
+/* As a stray write into the store's tables would have it. */
+static void
+test_a_hold_that_was_lost_does_not_end_the_coordinator(void **state)
+{
+    (void)state;
+    troupe_object mirror = step_one(true);
+    assert_int_equal(troupe_object_release(rig.store, mirror), TROUPE_OK);
+    assert_false(is_held(mirror));
+    assert_int_equal(say_publish(1, 1)->status, TROUPE_OK);
+    finish_group(1, 0);
+    assert_int_equal(say_two(1, "take", 2, 1)->status, TROUPE_OK);
+    assert_int_equal(say_commit(2, 1, "trained", 0)->status, TROUPE_OK);
+}
+
 static void
 test_a_checkpoint_of_the_committed_step_is_as_good(void **state)
 {
@@ -322,6 +336,7 @@ main(void)
         STORY(test_a_mirror_that_cannot_be_read_is_given_up),
         STORY(test_only_who_was_given_a_mirror_can_refuse_it),
         STORY(test_a_commit_whose_mirror_is_gone_is_not_made),
+        STORY(test_a_hold_that_was_lost_does_not_end_the_coordinator),
         STORY(test_a_checkpoint_of_the_committed_step_is_as_good),
         STORY(test_whoever_opens_after_the_end_hears_of_it),
         STORY(test_a_later_life_goes_on_from_the_newest_durable_step),
