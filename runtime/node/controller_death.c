@@ -73,6 +73,10 @@ lose_actor(troupe_ctx *ctx, uint32_t planned, troupe_status status, const char *
     uint64_t pause_ns = 0;
     struct tr_restart_replica *replica = alone ? &member->restart : &self->actors[planned].restart;
     tr_news_down(ctx, planned, text);
+    if (alone && member->again) {
+        troupe_log(ctx, "%s; its process is being replaced", text); /* one loss, already counted */
+        return;
+    }
     if (!decide(ctx, actor->role, replica, &pause_ns)) {
         tr_run_fail(ctx, status, text);
         return;

@@ -199,7 +199,7 @@ on_node_ready(void *self, int fd)
         give_up(driver, &(troupe_error){.status = TROUPE_OK, .text = ""});
         return;
     }
-    if (death.signal == 0 && !driver->run.done) {
+    if (death.exit_code >= 0 && !driver->run.done) {
         /* It was not killed: it has said why it ended, and would end so again. */
         troupe_error err;
         (void)troupe_fail(&err, TROUPE_DIED, "%s", text);
@@ -480,6 +480,7 @@ tr_driver_again(const struct tr_program *program, const struct tr_birth *birth)
         driver.image = TR_FD_IMAGE;
         driver.run.plan = driver.plan;
         atomic_store(&driver.node_pid, birth->peer);
+        pass_signal(&driver); /* one that came before there was whom to pass it to */
         status = tr_run_folder_adopt(driver.plan->name, TR_FD_LOCK, &driver.folder, &err);
     }
     status = status == TROUPE_OK ? tr_plan_resolve(driver.plan, &err) : status;

@@ -33,7 +33,8 @@ struct node {
     struct tr_output *output;
     uint32_t driver_epoch;
     bool driver_lives;
-    tr_worker *driver; /* NULL: the one that started this node */
+    int first_driver;  /* pid of the one that started this node */
+    tr_worker *driver; /* NULL: that one */
     int watched[TR_WORKER_FDS];
     size_t watched_count;
     uint64_t driver_since_ns;
@@ -131,8 +132,7 @@ on_peer_gone(void *self, int fd)
     struct node *node = self;
     tr_host_unwatch(tr_run_service(&node->run)->host, fd);
     char text[64];
-    int pid = tr_controller_of(node->run.controller)->members[1].pid;
-    (void)snprintf(text, sizeof text, "the driver (pid %d) is gone", pid);
+    (void)snprintf(text, sizeof text, "the driver (pid %d) is gone", node->first_driver);
     driver_lost(node, text);
 }
 
@@ -279,6 +279,7 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
     struct node node = {.folder = {.dir_fd = -1, .lock_fd = -1},
         .driver_epoch = birth->driver_epoch,
         .driver_lives = true,
+        .first_driver = birth->peer,
         .run = {.sys = troupe_sys_posix(),
             .round = on_round,
             .options = {.size = sizeof node.run.options}}};

@@ -10,10 +10,12 @@
  *   drive=one: method=NAME number=N or text=S, after=MS, counts=N, code=N */
 #include <troupe/troupe.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -320,7 +322,7 @@ graph(troupe_graph *g, int argc, char **argv)
         .memory = (uint64_t)number(argc, argv, "memory", 0));
     if (place != NULL) {
         troupe_role_add(g, "v", &pooled, .replicas = number(argc, argv, "replicas", 2),
-            .restarts = number(argc, argv, "restarts", 0), .place = place);
+            .config = config, .restarts = number(argc, argv, "restarts", 0), .place = place);
     }
     troupe_graph_name(g, value(argc, argv, "title", NULL));
     return TROUPE_OK;
@@ -564,6 +566,24 @@ drive_keep(troupe_ctx *ctx)
     return 0;
 }
 
+static void *
+reap(void *arg)
+{
+    (void)wait(NULL);
+    return arg;
+}
+
+/* Waits for any child, as a program does that has children of its own; then serves. */
+static int
+drive_reap(troupe_ctx *ctx)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, reap, NULL) != 0 || pthread_detach(thread) != 0) {
+        return 1;
+    }
+    return drive_serve(ctx, "pid");
+}
+
 static int
 drive(troupe_ctx *ctx, int argc, char **argv)
 {
@@ -581,6 +601,9 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     }
     if (strcmp(name, "serve") == 0) {
         return drive_serve(ctx, value(argc, argv, "method", "pid"));
+    }
+    if (strcmp(name, "reap") == 0) {
+        return drive_reap(ctx);
     }
     if (strcmp(name, "hoard") == 0) {
         return drive_hoard(ctx);

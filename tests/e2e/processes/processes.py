@@ -299,6 +299,23 @@ def an_init_that_fails_at_a_restart_counts(start):
 
 
 @case
+def a_process_whose_actors_all_fail_to_be_made_is_lost_once(start):
+    flag = os.path.join(start.work, "flag")
+    run = start("drive=serve", "replicas=1", "place=p", "restarts=5", "backoff=2000", f"init={flag}")
+    run.wait_out(r"pid w\[0\] \d+")
+    with open(flag, "w", encoding="utf-8"):
+        pass
+    os.kill(run.pid("p[0]"), signal.SIGKILL)
+    run.wait_err(r"[wv]\[0\]: the file is there; it is made again")
+    os.unlink(flag)
+    run.wait_err(r"p\[0\] \(pid \d+\) is up again")
+    made = re.findall(r"the file is there; it is made again", run.err())
+    check(len(made) == 1, run, f"counted {len(made)} times")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
 def a_memory_ceiling_kills_and_names(start):
     run = start("method=grow", f"memory={100 << 20}", "replicas=1")
     ends(run, 1, r"w\[0\] \(pid \d+\) .*(ceiling|limit).*")
@@ -424,6 +441,28 @@ def a_killed_driver_is_replaced(start):
     os.kill(run.pid("cast"), signal.SIGTERM)
     run.gone()
     check("stopped" in run.out(), run, "not stopped in order")
+
+
+@case
+def a_driver_that_is_killed_before_it_has_joined_is_named(start):
+    for _ in range(6):
+        run = start("drive=serve", "replicas=1")
+        run.wait_for(lambda r=run: "node" in r.pids().values(), "node")
+        run.process.kill()
+        run.wait_err(rf"the driver \(pid {run.process.pid}\) is gone; starting it again, life 2")
+        run.wait_out(r"pid w\[0\] \d+")
+        os.kill(run.pid("node"), signal.SIGTERM)
+        run.gone()
+
+
+@case
+def a_node_that_somebody_else_waited_for_is_replaced(start):
+    run = start("drive=reap", "replicas=1")
+    run.wait_out(r"pid w\[0\] \d+")
+    os.kill(run.pid("node"), signal.SIGKILL)
+    run.wait_out(r"pid w\[0\] \d+", 2)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143, "starting it again, life 2")
 
 
 @case
