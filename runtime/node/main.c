@@ -1,6 +1,7 @@
 /* troupe_main: a program's command line, its graph, its run, its exit code. Each process of a run
  * comes through here and turns off where it is told what it is. */
 #include "node/process.h"
+#include "sys/share.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,6 +154,7 @@ troupe_main(int argc, char **argv, const troupe_app *app)
     struct tr_program program = {
         .app = app, .name = app->name != NULL ? app->name : base_name(argc > 0 ? argv[0] : NULL)};
     troupe_error err = {.status = TROUPE_OK, .text = ""};
+    tr_process_steady();
     troupe_status status = take_options(&program, argc, argv, &err);
     const char *born = getenv(TR_BIRTH_VARIABLE);
     int code = EXIT_INPUT;

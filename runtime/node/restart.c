@@ -25,8 +25,9 @@ back_off(
 {
     /* It was up since the end of its pause. Who stayed up for ten times as long as it was kept
      * waiting did not die of its start. */
-    uint64_t quiet_ns = TR_MIN(TR_MAX(replica->pause_ns * 10, TR_QUIET_MIN_NS), limits->window_ns);
+    uint64_t quiet_ns = TR_MIN(TR_MAX(replica->pause_ns * 10, TR_QUIET_MIN_NS), TR_QUIET_MAX_NS);
     bool quiet = !replica->died || now_ns - replica->died_ns >= quiet_ns + replica->pause_ns;
+    replica->in_a_row = quiet ? 1 : replica->in_a_row + 1;
     uint64_t doubled = TR_MIN(replica->pause_ns * 2, TR_BACKOFF_MAX_NS);
     replica->pause_ns = quiet ? TR_MIN(limits->backoff_ns, TR_BACKOFF_MAX_NS) : doubled;
     replica->died_ns = now_ns;
@@ -37,7 +38,10 @@ bool
 tr_restart_decide(const struct tr_restart_limits *limits, struct tr_restart_role *role,
     struct tr_restart_replica *replica, uint64_t now_ns, uint64_t *pause_ns)
 {
-    if (tr_restart_left(limits, role, now_ns) == 0) {
+    /* The pauses alone keep a replica that dies at each start below any limit of its window. */
+    back_off(limits, replica, now_ns);
+    bool crash_loop = limits->restarts > 0 && replica->in_a_row > TR_IN_A_ROW_MAX;
+    if (tr_restart_left(limits, role, now_ns) == 0 || crash_loop) {
         return false;
     }
     if (limits->restarts > 0) {
@@ -48,7 +52,6 @@ tr_restart_decide(const struct tr_restart_limits *limits, struct tr_restart_role
         role->times[(role->first + role->count) % capacity] = now_ns;
         role->count++;
     }
-    back_off(limits, replica, now_ns);
     *pause_ns = replica->pause_ns;
     return true;
 }

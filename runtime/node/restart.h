@@ -7,9 +7,14 @@
 #include <stdint.h>
 
 #define TR_BACKOFF_MAX_NS UINT64_C(10000000000)
-/* A replica that was up for so long, and for ten times its last pause (or for a window), begins
- * with the first pause again. */
+/* A replica that was up for ten times its last pause, at least and at most for these times, begins
+ * with the first pause again. One that never was, death after death, is given up. */
 #define TR_QUIET_MIN_NS UINT64_C(1000000000)
+#define TR_QUIET_MAX_NS UINT64_C(10000000000)
+
+enum {
+    TR_IN_A_ROW_MAX = 10 /* restarts: about half a minute of pauses from 100 ms on */
+};
 
 /* What a role may lose. */
 struct tr_restart_limits {
@@ -29,13 +34,15 @@ struct tr_restart_role {
 struct tr_restart_replica {
     uint64_t pause_ns; /* before its last restart */
     uint64_t died_ns;
+    uint32_t in_a_row; /* deaths since it was last up for long enough */
     bool died;
 };
 
 void tr_restart_role_fini(struct tr_restart_role *role);
 
 /* A replica has died at now_ns: true when it is to be made anew, *pause_ns from now; false when
- * the role has used up what it may lose. Times do not go back. */
+ * the role has used up what it may lose, or (unless that is any number) the replica dies of its
+ * start. Times do not go back. */
 bool tr_restart_decide(const struct tr_restart_limits *limits, struct tr_restart_role *role,
     struct tr_restart_replica *replica, uint64_t now_ns, uint64_t *pause_ns);
 

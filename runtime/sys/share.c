@@ -185,8 +185,14 @@ tr_close_fd(int fd)
 }
 
 void
+tr_process_steady(void)
+{
+    (void)signal(SIGXFSZ, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);
+}
+
+void
 tr_process_setup(const char *name)
 {
     (void)prctl(PR_SET_NAME, name);
-    (void)signal(SIGXFSZ, SIG_IGN);
 }

@@ -36,9 +36,10 @@ bool tr_fd_keep(int fd);
 troupe_status tr_fd_limit(uint64_t needed, troupe_error *err) TROUPE_MUST_USE;
 /* -1 is allowed. */
 void tr_close_fd(int fd);
-/* What a process of a run sets first: the short name that ps shows, cut to 15 bytes, and that a
- * limit on the size of files is an error of the write, not the end of the process. On the first
- * thread. */
+/* That nobody reads what the process prints, or that a file may not grow, is an error of the write
+ * and not the end of the process. Programs that it starts begin with the defaults. */
+void tr_process_steady(void);
+/* The short name that ps shows, cut to 15 bytes. On the first thread. */
 void tr_process_setup(const char *name);
 
 #endif

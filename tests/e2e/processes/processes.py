@@ -27,7 +27,7 @@ def case(function):
 class Run:
     """A run in a folder of its own for $XDG_RUNTIME_DIR, by which all its processes are found."""
 
-    def __init__(self, work, *words, env=None, files=None):
+    def __init__(self, work, *words, env=None, files=None, pipe=False, both=False):
         self.work = work
         self.dir = os.path.join(work, "x")
         os.makedirs(self.dir, mode=0o700, exist_ok=True)
@@ -36,7 +36,8 @@ class Run:
         self.err_path = os.path.join(work, "err")
         with open(self.out_path, "w", encoding="utf-8") as out, open(self.err_path, "w", encoding="utf-8") as err:
             command = [CAST, *words] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", CAST, *words]
-            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=work)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE if pipe else out,
+                                            stderr=subprocess.STDOUT if both else err, env=environment, cwd=work)
         self.environment = environment
 
     def pids(self):
@@ -589,6 +590,20 @@ def a_second_signal_kills_all_at_once(start):
 
 
 @case
+def a_reader_that_leaves_ends_no_run(start):
+    for both in (False, True):
+        run = start("drive=serve", "replicas=2", "restarts=-1", pipe=True, both=both)
+        run.wait_for(lambda r=run: "w[1]" in r.pids().values(), "w[1]")
+        run.process.stdout.close()
+        pid = run.pid("w[0]")
+        os.kill(pid, signal.SIGKILL)  # which is told to nobody
+        run.wait_for(lambda r=run, p=pid: "w[0]" in r.pids().values() and p not in r.pids(), "w[0] again")
+        run.process.send_signal(signal.SIGTERM)
+        check(run.process.wait(20) == 143, run, "the run ends in order")
+        run.gone()
+
+
+@case
 def too_few_descriptors_are_refused_by_name(start):
     run = start("drive=serve", "replicas=2", files=40)
     ends(run, 2, r"needs up to \d+ open files in a process, and the limit is 40; raise it")
@@ -726,10 +741,10 @@ def main():
         work = tempfile.mkdtemp(prefix="troupe-test-")
         runs = []
 
-        def start(*words, env=None, files=None, work=work, runs=runs):
+        def start(*words, work=work, runs=runs, **options):
             folder = os.path.join(work, str(len(runs)))
             os.makedirs(folder)
-            runs.append(Run(folder, *words, env=env, files=files))
+            runs.append(Run(folder, *words, **options))
             return runs[-1]
 
         start.work = work
