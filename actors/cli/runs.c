@@ -7,12 +7,14 @@
 #include <troupe/ext/sys.h>
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ASK_NS  UINT64_C(5000000000)
-#define LOOK_NS UINT64_C(50000000)
+#define ASK_NS      UINT64_C(5000000000)
+#define LOOK_NS     UINT64_C(50000000)
+#define GRACE_MAX_S 3600.0 /* no deadline of the runtime is longer */
 
 enum {
     EXIT_USAGE = 2,
@@ -56,6 +58,20 @@ complain(const char *command, const troupe_error *err)
     return EXIT_FAILURE;
 }
 
+/* A word that is no option of the command and no run either. */
+static int
+refuse_word(const char *command, const char *word, const char *const *known, size_t count)
+{
+    const char *near = tr_nearest(word, known, count);
+    if (word[0] == '-') {
+        fprintf(stderr, "troupe %s: unknown option %s%s%s\n", command, word,
+            near != NULL ? ", did you mean " : "", near != NULL ? near : "");
+    } else {
+        fprintf(stderr, "troupe %s: \"%s\" is one word too many\n", command, word);
+    }
+    return EXIT_USAGE;
+}
+
 static bool
 list_runs(const char *command, struct runs *runs)
 {
@@ -79,30 +95,64 @@ length_without_slash(const char *text)
     return length;
 }
 
-/* By the folder's name or by the title that the program gave. */
+/* A title that is a directory means it as seen from where the program was started. False: it is
+ * none. */
+static bool
+title_path(const struct run *run, char path[PATH_MAX])
+{
+    char text[sizeof run->facts.directory + sizeof run->facts.title + 1];
+    const tr_run_facts *facts = &run->facts;
+    if (!run->known || facts->title[0] == '\0') {
+        return false;
+    }
+    (void)snprintf(
+        text, sizeof text, "%s/%s", facts->title[0] == '/' ? "" : facts->directory, facts->title);
+    return realpath(text, path) != NULL;
+}
+
+/* By the folder's name, by the directory, or by another title that the program gave. */
 static bool
 is_called(const struct run *run, const char *name)
 {
+    char title[PATH_MAX], path[PATH_MAX];
+    if (strcmp(run->name, name) == 0) {
+        return true;
+    }
+    if (title_path(run, title)) {
+        return realpath(name, path) != NULL && strcmp(path, title) == 0;
+    }
     size_t length = length_without_slash(name);
-    return strcmp(run->name, name) == 0 || (run->known && run->facts.title[0] != '\0' &&
-                                               length == length_without_slash(run->facts.title) &&
-                                               strncmp(run->facts.title, name, length) == 0);
+    return run->known && run->facts.title[0] != '\0' &&
+           length == length_without_slash(run->facts.title) &&
+           strncmp(run->facts.title, name, length) == 0;
 }
 
 static const struct run *
 find_run(const char *command, const struct runs *runs, const char *name)
 {
     const struct run *found = NULL;
+    size_t count = 0;
     for (size_t i = 0; i < runs->count; i++) {
         if (runs->list[i].locked && is_called(&runs->list[i], name)) {
             found = &runs->list[i];
+            count++;
         }
     }
-    if (found == NULL) {
-        fprintf(stderr, "troupe %s: no run called \"%s\" is going on; troupe status lists them\n",
-            command, name);
+    if (count <= 1) {
+        if (found == NULL) {
+            fprintf(stderr,
+                "troupe %s: no run called \"%s\" is going on; troupe status lists them\n", command,
+                name);
+        }
+        return found;
     }
-    return found;
+    fprintf(stderr, "troupe %s: %zu runs are called \"%s\"; say which:\n", command, count, name);
+    for (size_t i = 0; i < runs->count; i++) {
+        if (runs->list[i].locked && is_called(&runs->list[i], name)) {
+            fprintf(stderr, "  %s\n", runs->list[i].name);
+        }
+    }
+    return NULL;
 }
 
 /* --- stop ------------------------------------------------------------------------------------ */
@@ -149,21 +199,25 @@ stop_run(const struct run *run, double grace_s)
 int
 troupe_cli_stop(int argc, char **argv)
 {
+    static const char *const known[] = {"--grace"};
     const char *name = NULL;
     double grace_s = -1;
-    bool good = true;
     for (int i = 1; i < argc; i++) {
-        char *end = NULL;
-        if (strcmp(argv[i], "--grace") == 0 && i + 1 < argc) {
-            grace_s = strtod(argv[++i], &end);
-            good = good && end != argv[i] && *end == '\0' && grace_s >= 0 && grace_s <= 1e6;
+        if (strcmp(argv[i], "--grace") == 0) {
+            const char *text = i + 1 < argc ? argv[++i] : "";
+            char *end = NULL;
+            grace_s = strtod(text, &end);
+            if (end == text || *end != '\0' || !(grace_s >= 0 && grace_s <= GRACE_MAX_S)) {
+                fprintf(stderr, "troupe stop: --grace \"%s\": give seconds, 0 to 3600\n", text);
+                return EXIT_USAGE;
+            }
         } else if (argv[i][0] == '-' || name != NULL) {
-            good = false;
+            return refuse_word("stop", argv[i], known, TR_COUNT(known));
         } else {
             name = argv[i];
         }
     }
-    if (!good || name == NULL) {
+    if (name == NULL) {
         fprintf(stderr, "usage: troupe stop RUN [--grace SECONDS]\n"
                         "RUN is the name that troupe status shows, or the run's directory\n");
         return EXIT_USAGE;
@@ -254,8 +308,11 @@ print_waits(const json_t *waits)
 static void
 print_run(const struct run *run, const json_t *status, const json_t *waits)
 {
-    printf("%s%s%s  ", run->name, run->known && run->facts.title[0] != '\0' ? "  " : "",
-        run->known ? run->facts.title : "");
+    char title[PATH_MAX];
+    if (!title_path(run, title)) {
+        (void)snprintf(title, sizeof title, "%s", run->known ? run->facts.title : "");
+    }
+    printf("%s%s%s  ", run->name, title[0] != '\0' ? "  " : "", title);
     if (!run->locked) {
         printf("dead; troupe clean removes what is left of it\n");
         return;
@@ -318,22 +375,21 @@ show(const struct runs *runs, const char *name, bool with_waits, bool as_json)
 int
 troupe_cli_status(int argc, char **argv)
 {
+    static const char *const known[] = {"--waits", "--json"};
     const char *name = NULL;
-    bool waits = false, as_json = false, good = true;
+    bool waits = false, as_json = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--waits") == 0) {
             waits = true;
         } else if (strcmp(argv[i], "--json") == 0) {
             as_json = true;
         } else if (argv[i][0] == '-' || name != NULL) {
-            good = false;
+            int code = refuse_word("status", argv[i], known, TR_COUNT(known));
+            fprintf(stderr, "usage: troupe status [--waits] [--json] [RUN]\n");
+            return code;
         } else {
             name = argv[i];
         }
-    }
-    if (!good) {
-        fprintf(stderr, "usage: troupe status [--waits] [--json] [RUN]\n");
-        return EXIT_USAGE;
     }
     struct runs runs = {0};
     if (!list_runs("status", &runs)) {

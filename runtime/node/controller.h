@@ -81,6 +81,7 @@ struct tr_controller {
     struct tr_names names;
     struct tr_kept_states kept;
     uint64_t grace_ns;
+    uint64_t stop_by_ns;  /* when the grace time ends, once it has begun */
     uint32_t driver_slot; /* in the store; 0: none */
     bool driver_gone;     /* and not there again */
     uint64_t

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,8 +111,8 @@ void
 tr_controller_stop_asked(troupe_ctx *ctx, troupe_call *call)
 {
     double grace_s = troupe_arg_f64(call, 0);
-    if (!troupe_args_ok(call) || !(grace_s <= 1e6)) {
-        troupe_arg_refuse(call, 0, "seconds of grace are wanted");
+    if (!troupe_args_ok(call) || !(grace_s * 1e9 <= (double)TROUPE_DEADLINE_MAX_NS)) {
+        troupe_arg_refuse(call, 0, "seconds of grace are wanted, at most 3600");
         return;
     }
     reply_json(call, json_pack("{s:b}", "stopping", 1));
@@ -268,9 +269,13 @@ tr_run_facts_write(const struct tr_run *run, int driver_pid)
     char path[512], next[512];
     (void)snprintf(path, sizeof path, "%s/run", run->plan->folder);
     (void)snprintf(next, sizeof next, "%s/run.log", run->plan->folder);
-    json_t *json = json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:i}", "format", 1, "name",
-        run->plan->name, "title", run->plan->title, "program", run->plan->program, "node_pid",
-        getpid(), "driver_pid", driver_pid, "life", (int)run->epoch);
+    char directory[PATH_MAX];
+    if (getcwd(directory, sizeof directory) == NULL) {
+        directory[0] = '\0';
+    }
+    json_t *json = json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i}", "format", 1, "name",
+        run->plan->name, "title", run->plan->title, "program", run->plan->program, "directory",
+        directory, "node_pid", getpid(), "driver_pid", driver_pid, "life", (int)run->epoch);
     if (json_dump_file(json, next, JSON_INDENT(1)) != 0 || rename(next, path) != 0) {
         fprintf(stderr, "troupe: %s cannot be written: the run is not found by its name\n", path);
     }

@@ -43,16 +43,50 @@ may_be_asked(troupe_ctx *ctx, uint32_t index)
     return member->state > TR_MEMBER_COMING && member->state < TR_MEMBER_ENDED;
 }
 
+static void end_workers(troupe_ctx *ctx);
+
+/* Whoever has not stopped by now is not waited for. */
+static void
+hurry(troupe_ctx *ctx, void *user)
+{
+    struct tr_controller *self = tr_controller_of(ctx);
+    (void)user;
+    if (self->phase != TR_STOPPING || troupe_now_ns(ctx) < self->stop_by_ns) {
+        return;
+    }
+    for (uint32_t i = 0; i < self->run->layout.process_count; i++) {
+        self->members[i].waiting = 0;
+    }
+    end_workers(ctx);
+    tr_controller_look_end(ctx);
+}
+
+/* A later word counts when it leaves less time. */
+static void
+stop_sooner(troupe_ctx *ctx, uint64_t grace_ns)
+{
+    struct tr_controller *self = tr_controller_of(ctx);
+    uint64_t by_ns = troupe_now_ns(ctx) + grace_ns;
+    if (self->phase == TR_STOPPING && by_ns < self->stop_by_ns &&
+        troupe_timer_start(ctx, grace_ns, hurry, NULL, NULL) == TROUPE_OK) {
+        self->stop_by_ns = by_ns;
+        self->grace_ns = grace_ns;
+    }
+}
+
 void
 tr_controller_stop_within(troupe_ctx *ctx, uint64_t grace_ns)
 {
     struct tr_controller *self = tr_controller_of(ctx);
     const struct tr_layout *layout = &self->run->layout;
+    grace_ns = TR_MAX(grace_ns, 1U); /* a deadline of 0 would be the default one */
     if (self->phase >= TR_STOPPING) {
+        stop_sooner(ctx, grace_ns);
         return;
     }
     self->phase = TR_STOPPING;
     self->grace_ns = grace_ns;
+    self->stop_by_ns = troupe_now_ns(ctx) + grace_ns;
     for (uint32_t i = 0; i < layout->process_count; i++) {
         const struct tr_process *process = &layout->processes[i];
         if (!may_be_asked(ctx, i)) {
@@ -203,7 +237,7 @@ tr_controller_look_end(troupe_ctx *ctx)
     }
     if (self->phase == TR_ENDING && is_quiet(self, true) && self->driver_told && !self->own_ended) {
         self->own_ended = true;
-        end_loops(ctx, self->run->process, self->grace_ns);
+        end_loops(ctx, self->run->process, TR_MAX(self->grace_ns, END_NS));
     }
     if (self->phase == TR_ENDING && is_quiet(self, true) && self->own_ended) {
         self->phase = TR_DONE;

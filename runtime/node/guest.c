@@ -42,6 +42,7 @@ tr_run_facts_read(const char *folder, tr_run_facts *facts, troupe_error *err)
     copy_text(json, "name", facts->name, sizeof facts->name);
     copy_text(json, "title", facts->title, sizeof facts->title);
     copy_text(json, "program", facts->program, sizeof facts->program);
+    copy_text(json, "directory", facts->directory, sizeof facts->directory);
     bool good = json_integer_value(json_object_get(json, "format")) == 1 && facts->life > 0 &&
                 facts->life <= UINT16_MAX;
     json_decref(json);

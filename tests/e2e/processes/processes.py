@@ -31,7 +31,7 @@ class Run:
         self.work = work
         self.dir = os.path.join(work, "x")
         os.makedirs(self.dir, mode=0o700, exist_ok=True)
-        environment = dict(os.environ, XDG_RUNTIME_DIR=self.dir, **(env or {}))
+        environment = {**os.environ, "XDG_RUNTIME_DIR": self.dir, **(env or {})}
         self.out_path = os.path.join(work, "out")
         self.err_path = os.path.join(work, "err")
         with open(self.out_path, "w", encoding="utf-8") as out, open(self.err_path, "w", encoding="utf-8") as err:
@@ -695,6 +695,52 @@ def status_shows_processes_and_waits(start):
     stopped = troupe(run, "stop", "/tmp/some-run", "--grace", "1")
     check(stopped.returncode == 0 and "has ended" in stopped.stdout, run, stopped.stderr)
     ends(run, 143, r"w\[0\] \(pid \d+\) did not end within its grace time")
+
+
+@case
+def stop_means_the_run_of_that_directory(start):
+    first = start("drive=serve", "replicas=1", "title=run")
+    second = start("drive=serve", "replicas=1", "title=run/", env={"XDG_RUNTIME_DIR": first.dir})
+    named = [start("drive=serve", "replicas=1", "title=some name", env={"XDG_RUNTIME_DIR": first.dir}) for _ in range(2)]
+    for run in (first, second, *named):
+        run.wait_out(r"pid w\[0\] \d+")
+    for run in (first, second):
+        os.makedirs(os.path.join(run.work, "run"))
+
+    def stop(cwd, *words):
+        return subprocess.run([TROUPE, "stop", *words], env=first.environment, capture_output=True, text=True,
+                              timeout=LIMIT_S, check=False, cwd=cwd)
+
+    nobody = stop(start.work, "run")
+    check(nobody.returncode == 2 and "no run called" in nobody.stderr, first, nobody.stderr)
+    both = stop(start.work, "some name")
+    check(both.returncode == 2 and both.stderr.startswith('troupe stop: 2 runs are called "some name"'), first, both.stderr)
+    check(len(both.stderr.splitlines()) == 3, first, both.stderr)
+    check(stop(first.work, "run/").returncode == 0 and first.process.wait(LIMIT_S) == 143, first, "the first")
+    check(second.process.poll() is None, second, "the second was stopped")
+    check(stop(start.work, os.path.join(second.work, "run")).returncode == 0 and second.process.wait(LIMIT_S) == 143, second, "the second")
+    for run in named:
+        run.process.send_signal(signal.SIGTERM)
+        check(run.process.wait(LIMIT_S) == 143, run, "by name")
+
+
+@case
+def no_grace_is_no_grace_and_a_later_stop_may_shorten_it(start):
+    for words in (["0"], ["60", "0.5"]):
+        run = start("drive=one", "method=block", "number=60000", "replicas=1", "title=r", "grace=50000")
+        run.wait_for(lambda run=run: "w[0]" in run.pids().values(), "w[0]")
+        time.sleep(0.5)
+        begun = time.monotonic()
+        asked = [subprocess.Popen([TROUPE, "stop", "r", "--grace", word], env=run.environment, stdout=subprocess.DEVNULL)
+                 for word in words]
+        check(all(stop.wait(LIMIT_S) == 0 for stop in asked), run, "troupe stop")
+        check(time.monotonic() - begun < 20, run, f"{time.monotonic() - begun:.1f} s")
+        ends(run, 143, r"w\[0\] \(pid \d+\) did not end within its grace time")
+    for words, text in ((["x", "--grace", "3601"], "give seconds, 0 to 3600"), (["x", "--grac", "3"], "did you mean --grace"),
+                        (["x", "--grace"], "give seconds"), (["x", "y"], "one word too many")):
+        refused = troupe(run, "stop", *words)
+        check(refused.returncode == 2 and text in refused.stderr, run, refused.stderr)
+    check("did you mean --waits" in troupe(run, "status", "--wait").stderr, run, "status --wait")
 
 
 @case

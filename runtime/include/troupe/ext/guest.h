@@ -21,6 +21,7 @@ typedef struct tr_run_facts {
     char name[64];
     char title[512]; /* what people call it besides; "" */
     char program[256];
+    char directory[512]; /* in which the program was started */
     int node_pid;
     int driver_pid; /* of the first driver */
     unsigned life;  /* of the node */
