@@ -4,6 +4,7 @@
 
 #include "sys/signals.h"
 
+#include <troupe/ext/store.h>
 #include <troupe/ext/sys.h>
 
 /* The whole life of the run, seen from the main thread. */
@@ -66,8 +67,8 @@ run_plan(struct tr_run *run, troupe_run_result *result, troupe_error *err)
         return status;
     }
     run->link = troupe_link_local();
-    run->store = troupe_store_new(run->plan->store_bytes);
-    status = tr_run_open(run, err);
+    status = tr_store_make(run->plan->store_bytes, &run->store, err);
+    status = status == TROUPE_OK ? tr_run_open(run, err) : status;
     status = status == TROUPE_OK ? tr_run_controller(run, err) : status;
     status = status == TROUPE_OK ? tr_run_driver(run, err) : status;
     status = status == TROUPE_OK ? live_with_signals(run, err) : status;

@@ -657,6 +657,19 @@ a_program_ends_with_the_code_of_its_end(void **state)
     assert_int_equal(run_main("--", "--graph"), 2);
 }
 
+static void
+a_store_that_cannot_be_made_is_an_error(void **state)
+{
+    (void)state;
+    troupe_graph *g = troupe_graph_new();
+    troupe_role_add(g, "w", &worker);
+    troupe_run_options options = {.size = sizeof options, .store_bytes = UINT64_MAX};
+    troupe_error err = {.status = TROUPE_OK, .text = ""};
+    assert_int_equal(troupe_run(g, &options, NULL, &err), TROUPE_INVALID);
+    assert_non_null(strstr(err.text, "a store of 18446744073709551615 bytes"));
+    troupe_graph_free(g);
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, setup)
 
 int
@@ -679,6 +692,7 @@ main(void)
         TEST(calls_cross_threads_both_ways),
         TEST(open_waits_can_be_listed_in_a_running_graph),
         TEST(a_program_ends_with_the_code_of_its_end),
+        TEST(a_store_that_cannot_be_made_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
