@@ -43,23 +43,37 @@ struct driver {
     int short_lives; /* of nodes, in a row */
     bool leaving;    /* drive() has returned: the node is not replaced any more */
     struct tr_signals signals;
-    bool catches;        /* signals are open */
-    atomic_bool passed;  /* the signal, to the node */
-    atomic_int node_pid; /* for the signal thread; 0 when there is none */
+    bool catches;             /* signals are open */
+    atomic_bool passed;       /* the signal, to the node */
+    atomic_int node_pid;      /* for the signal thread; 0 when there is none */
+    atomic_bool node_is_peer; /* it started this driver: TR_FD_PEER is a handle on it */
 };
 
 /* --- the guard of the node ------------------------------------------------------------------- */
 
 static void on_node_ready(void *self, int fd);
 
+/* A pid of a node that is not this process's child may be a stranger's by now; the handle is not. Of
+ * a child the pid is its own until its death was heard of. */
+static void
+signal_node(struct driver *driver, int number)
+{
+    int pid = atomic_load(&driver->node_pid);
+    if (atomic_load(&driver->node_is_peer)) {
+        tr_pidfd_signal(TR_FD_PEER, number);
+    } else if (pid > 0) {
+        (void)kill(pid, number);
+    }
+}
+
 /* Once, whichever comes later: the signal or the node. A second one would end it at once. */
 static void
 pass_signal(struct driver *driver)
 {
-    int pid = atomic_load(&driver->node_pid);
     int number = atomic_load(&driver->run.signal);
-    if (pid > 0 && number != 0 && !atomic_exchange(&driver->passed, true)) {
-        (void)kill(pid, number);
+    if (atomic_load(&driver->node_pid) > 0 && number != 0 &&
+        !atomic_exchange(&driver->passed, true)) {
+        signal_node(driver, number);
     }
 }
 
@@ -216,6 +230,7 @@ on_peer_gone(void *self, int fd)
 {
     struct driver *driver = self;
     tr_host_unwatch(tr_run_service(&driver->run)->host, fd);
+    atomic_store(&driver->node_is_peer, false);
     node_lost(driver, "the node part is gone");
 }
 
@@ -257,11 +272,8 @@ static void
 last_signal(void *self, int number)
 {
     struct driver *driver = self;
-    int pid = atomic_load(&driver->node_pid);
     (void)number;
-    if (pid > 0) {
-        (void)kill(pid, SIGKILL);
-    }
+    signal_node(driver, SIGKILL);
     tr_run_folder_end(&driver->folder);
 }
 
@@ -381,6 +393,7 @@ prepare(struct driver *driver, const struct tr_program *program, uint32_t epoch)
     driver->run.options.size = sizeof driver->run.options;
     atomic_init(&driver->run.signal, 0);
     atomic_init(&driver->node_pid, 0);
+    atomic_init(&driver->node_is_peer, false);
     atomic_init(&driver->passed, false);
 }
 
@@ -479,6 +492,7 @@ tr_driver_again(const struct tr_program *program, const struct tr_birth *birth)
         driver.plan_fd = TR_FD_PLAN;
         driver.image = TR_FD_IMAGE;
         driver.run.plan = driver.plan;
+        atomic_store(&driver.node_is_peer, true);
         atomic_store(&driver.node_pid, birth->peer);
         pass_signal(&driver); /* one that came before there was whom to pass it to */
         status = tr_run_folder_adopt(driver.plan->name, TR_FD_LOCK, &driver.folder, &err);
