@@ -136,12 +136,11 @@ static void
 on_line(void *self, int stream, const char *line, size_t size)
 {
     struct launched *l = self;
-    (void)stream;
     if (l->log != NULL) {
         tr_logfile_line(l->log, line, size);
     }
-    tr_output_line(
-        l->launcher->options.output, is_named(l, line) ? NULL : process_of(l)->name, line, size);
+    tr_output_line(l->launcher->options.output, stream,
+        is_named(l, line) ? NULL : process_of(l)->name, line, size);
 }
 
 /* "FOLDER/rollout-1.log"; a process without a log file is better than none. */

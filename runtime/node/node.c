@@ -181,7 +181,7 @@ static void
 log_line(void *user, const char *line)
 {
     const struct node *node = user;
-    tr_output_line(node->output, NULL, line, strlen(line));
+    tr_output_line(node->output, STDERR_FILENO, NULL, line, strlen(line));
 }
 
 /* --- its life -------------------------------------------------------------------------------- */

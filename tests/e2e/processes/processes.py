@@ -180,9 +180,11 @@ def the_variable_set_by_hand_is_refused(start):
 def output_is_prefixed_once(start):
     run = start("method=print", "text=words", "replicas=1")
     check(run.end() == 0, run, "code")
-    lines = run.err().split("\n")
+    out, err = run.out().split("\n"), run.err().split("\n")
     for line in ("w[0]: out: words", "w[0]: err: words", "w[0]: log: words"):
-        check(lines.count(line) == 1, run, f"{line}: {lines.count(line)} times")
+        right, other = (out, err) if ": out:" in line else (err, out)
+        check(right.count(line) == 1, run, f"{line}: {right.count(line)} times")
+        check(line not in other, run, f"{line}: on the other stream")
 
 
 @case
