@@ -53,8 +53,8 @@ struct driver {
 
 static void on_node_ready(void *self, int fd);
 
-/* A pid of a node that is not this process's child may be a stranger's by now; the handle is not. Of
- * a child the pid is its own until its death was heard of. */
+/* A pid of a node that is not this process's child may be a stranger's by now; the handle is not.
+ * Of a child the pid is its own until its death was heard of. */
 static void
 signal_node(struct driver *driver, int number)
 {

@@ -1,6 +1,6 @@
-/* See output.h. The lines that wait for a stream are one buffer; its thread takes it whole and writes
- * it while the next one fills. Each stream has its own: one that nobody reads does not hold the
- * other. */
+/* See output.h. The lines that wait for a stream are one buffer; its thread takes it whole and
+ * writes it while the next one fills. Each stream has its own: one that nobody reads does not hold
+ * the other. */
 #include "node/output.h"
 
 #include <troupe/ext/base.h>

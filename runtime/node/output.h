@@ -1,6 +1,6 @@
-/* Lines for standard output and standard error, written by a thread of their own each: who has a line to say never waits for
- * a terminal that is held or a pipe that nobody reads. A bounded number of bytes waits; what comes
- * on top is dropped and counted. Any thread may say lines. */
+/* Lines for standard output and standard error, written by a thread of their own each: who has a
+ * line to say never waits for a terminal that is held or a pipe that nobody reads. A bounded number
+ * of bytes waits; what comes on top is dropped and counted. Any thread may say lines. */
 #ifndef TR_NODE_OUTPUT_H
 #define TR_NODE_OUTPUT_H
 
