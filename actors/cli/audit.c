@@ -37,6 +37,7 @@ tr_audit_free(tr_audit *a)
     tr_free(a->sources);
     tr_free(a->steps);
     tr_free(a->row_user);
+    tr_buf_fini(&a->notes);
     tr_free(a);
 }
 
@@ -221,12 +222,14 @@ print_json(struct report *r)
         (json_int_t)c->dispatched, "trained", (json_int_t)c->trained, "filtered",
         (json_int_t)c->filtered, "stale", (json_int_t)c->stale, "failed", (json_int_t)c->failed,
         "queued", (json_int_t)c->queued, "in_flight", (json_int_t)c->in_flight);
-    json_t *root = json_pack("{s:i, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:o, s:o, s:O}",
-        "schema", 1, "records", (json_int_t)a->number, "epochs", (json_int_t)a->epochs + 1, "step",
-        (json_int_t)a->step, "version", (json_int_t)a->version, "ended", a->ended ? 1 : 0,
-        "torn_bytes", (json_int_t)r->torn_bytes, "samples", (json_int_t)r->samples, "metrics",
-        (json_int_t)r->metrics, "checkpoints", (json_int_t)r->checkpoints, "counters", counters,
-        "lags", lags_json(a), "violations", r->list);
+    json_t *root =
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:O}",
+            "schema", 1, "records", (json_int_t)a->number, "epochs", (json_int_t)a->epochs + 1,
+            "step", (json_int_t)a->step, "version", (json_int_t)a->version, "ended",
+            a->ended ? 1 : 0, "torn_bytes", (json_int_t)r->torn_bytes, "samples",
+            (json_int_t)r->samples, "metrics", (json_int_t)r->metrics, "checkpoints",
+            (json_int_t)r->checkpoints, "counters", counters, "lags", lags_json(a), "notes",
+            a->notes.size > 0 ? a->notes.data : "", "violations", r->list);
     char *text = json_dumps(root, JSON_INDENT(2));
     (void)fprintf(r->out, "%s\n", text != NULL ? text : "{}");
     free(text); /* from jansson */
@@ -270,6 +273,11 @@ print_text(struct report *r)
             " bytes of an unfinished record at the end; it was never acknowledged\n",
             r->torn_bytes);
     }
+    for (const char *at = a->notes.size > 0 ? a->notes.data : ""; *at != '\0';) {
+        size_t size = strcspn(at, "\n");
+        (void)fprintf(out, "note: %.*s\n", (int)size, at);
+        at += size + 1;
+    }
     (void)fprintf(out, "%" PRIu64 " violations\n", a->violations);
 }
 
@@ -288,6 +296,7 @@ troupe_audit(const char *run_dir, FILE *out, const tr_audit_options *options, tr
         r.torn_bytes = events.torn_bytes;
         if (!options->dump) {
             tr_audit_end(r.audit);
+            audit_run_json(r.audit, run_dir);
             audit_samples(r.audit, run_dir, &r.samples);
             audit_metrics(r.audit, run_dir, &r.metrics);
             audit_checkpoints(r.audit, run_dir, options->quick, &r.checkpoints);

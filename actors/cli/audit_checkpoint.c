@@ -3,47 +3,15 @@
 #include "cli/audit_impl.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-    FILE_MAX_BYTES = 256 << 20, /* of a JSON file */
-};
-
 #define S(step) ((int64_t)(step))
 
 /* --- files ------------------------------------------------------------------------------------ */
-
-static FILE *
-open_in(const char *dir, const char *name)
-{
-    tr_buf path = {0};
-    tr_buf_printf(&path, "%s/%s", dir, name);
-    FILE *file = fopen(path.data, "rbe");
-    tr_buf_fini(&path);
-    return file;
-}
-
-static bool
-read_all(const char *dir, const char *name, tr_buf *out)
-{
-    FILE *file = open_in(dir, name);
-    char piece[4096];
-    size_t n = 0;
-    while (file != NULL && out->size <= FILE_MAX_BYTES &&
-           (n = fread(piece, 1, sizeof piece, file)) > 0) {
-        tr_buf_append(out, piece, n);
-    }
-    bool ok = file != NULL && !ferror(file) && out->size <= FILE_MAX_BYTES;
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    return ok;
-}
 
 static bool
 parse_hex(const char *text, uint64_t *value)
@@ -80,10 +48,12 @@ check_file(tr_audit *a, const char *dir, const char *name, const json_t *entry, 
     const json_t *size = json_object_get(entry, "size");
     uint64_t expected = 0;
     bool has_hash = parse_hex(json_string_value(json_object_get(entry, "xxh3")), &expected);
-    FILE *file = strchr(name, '/') == NULL ? open_in(dir, name) : NULL;
+    const char *why = "a name, and no path, is asked for";
+    FILE *file = strchr(name, '/') == NULL ? audit_open_in(dir, name, &why) : NULL;
     if (file == NULL || !json_is_integer(size) || !has_hash) {
         audit_report(a, "checkpoint-damaged", AUDIT_NONE, AUDIT_NONE,
-            "%s: %s is in the manifest and cannot be opened: %s", dir, name, strerror(errno));
+            "%s: %s is in the manifest and cannot be opened: %s", dir, name,
+            why != NULL ? why : "its entry is no size and hash");
         if (file != NULL) {
             (void)fclose(file);
         }
@@ -108,7 +78,12 @@ static bool
 check_manifest(tr_audit *a, const char *dir, bool quick, uint64_t *digest)
 {
     tr_buf text = {0};
-    bool there = read_all(dir, "manifest.json", &text);
+    const char *why = NULL;
+    bool there = audit_read_all(dir, "manifest.json", &text, &why);
+    if (!there && strcmp(why, AUDIT_NOT_THERE) != 0) {
+        audit_report(a, "checkpoint-damaged", AUDIT_NONE, AUDIT_NONE,
+            "%s: manifest.json cannot be read: %s", dir, why);
+    }
     json_t *root = there ? json_loadb(text.data, text.size, JSON_REJECT_DUPLICATES, NULL) : NULL;
     const json_t *files = json_object_get(root, "files");
     if (there && !json_is_object(files)) {
@@ -168,7 +143,8 @@ check_ledger(tr_audit *a, const char *dir, uint64_t step)
 {
     tr_buf text = {0};
     json_error_t at;
-    bool there = read_all(dir, "ledger.json", &text);
+    const char *why = NULL;
+    bool there = audit_read_all(dir, "ledger.json", &text, &why);
     json_t *root = there ? json_loadb(text.data, text.size, JSON_REJECT_DUPLICATES, &at) : NULL;
     tr_buf_fini(&text);
     if (!json_is_object(root)) {
@@ -236,6 +212,7 @@ step_of(const char *name, uint64_t *step)
 void
 audit_checkpoints(tr_audit *a, const char *run_dir, bool quick, uint64_t *count)
 {
+    bool newest = false;
     *count = 0;
     DIR *dir = opendir(run_dir);
     for (struct dirent *e = dir != NULL ? readdir(dir) : NULL; e != NULL; e = readdir(dir)) {
@@ -248,6 +225,13 @@ audit_checkpoints(tr_audit *a, const char *run_dir, bool quick, uint64_t *count)
         tr_buf_printf(&path, "%s/%s", run_dir, e->d_name);
         if (check_manifest(a, path.data, quick, &digest)) {
             (*count)++;
+            newest = newest || step == a->durable;
+            if (step > a->durable) {
+                audit_note(a,
+                    "checkpoint-%" PRIu64 " is complete, and the journal does not have it as "
+                    "durable: the run was cut off between the two, or the journal's end is gone",
+                    step);
+            }
             check_ledger(a, path.data, step);
             check_durable(a, path.data, step, digest);
         }
@@ -255,5 +239,12 @@ audit_checkpoints(tr_audit *a, const char *run_dir, bool quick, uint64_t *count)
     }
     if (dir != NULL) {
         (void)closedir(dir);
+    }
+    /* Older ones may have been removed by --keep; a run goes on from this one. */
+    if (a->durable > 0 && !newest) {
+        audit_report(a, "checkpoint-missing", AUDIT_NONE, S(a->durable),
+            "the journal made checkpoint-%" PRIu64
+            " durable, the newest one; it is not there, or has no manifest.json",
+            a->durable);
     }
 }

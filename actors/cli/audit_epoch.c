@@ -122,6 +122,7 @@ restore_groups(tr_audit *a, const struct audit_record *r, uint64_t snapshot_at)
     }
     a->group_count = keep;
     audit_recount(a);
+    audit_recount_waste(a);
 }
 
 static void
@@ -294,5 +295,6 @@ audit_finish(tr_audit *a)
         audit_report(a, "ledger", AUDIT_NONE, S(a->step),
             "%" PRIu64 " dispatched are not the sum of what became of them", c->dispatched);
     }
+    audit_close_step(a);
     count_lags(a);
 }

@@ -114,11 +114,12 @@ bool
 audit_file_read(const char *path, struct audit_file_events *events, troupe_error *err)
 {
     struct stat info;
-    FILE *file = fopen(path, "rbe");
-    if (file == NULL || fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
+    const char *why = NULL;
+    FILE *file = audit_open_file(path, &why);
+    if (file == NULL || fstat(fileno(file), &info) != 0) {
         (void)troupe_fail(err, TROUPE_NOT_FOUND,
             "%s: cannot open the journal: %s; name the output directory of a run", path,
-            file == NULL ? strerror(errno) : "it is no file");
+            why != NULL ? why : strerror(errno));
         if (file != NULL) {
             (void)fclose(file);
         }

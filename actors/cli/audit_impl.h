@@ -1,7 +1,7 @@
 /* The inside of the auditor. audit_record.c decodes, audit_file.c reads the journal's file,
  * audit_ledger.c follows groups, audit_step.c steps and versions, audit_epoch.c snapshots and
- * rollbacks, audit_lines.c compares samples.jsonl and metrics.jsonl, audit_checkpoint.c the
- * checkpoints, audit.c prints. Everything here is plain arrays indexed by group and step: slow
+ * rollbacks, audit_lines.c compares samples.jsonl, audit_metrics.c metrics.jsonl, audit_checkpoint.c
+ * the checkpoints, audit_beside.c opens files and compares run.json, audit.c prints. Everything here is plain arrays indexed by group and step: slow
  * is fine, simple is not enough. */
 #ifndef TR_AUDIT_IMPL_H
 #define TR_AUDIT_IMPL_H
@@ -9,6 +9,8 @@
 #include "cli/audit.h"
 
 #include <troupe/ext/base.h>
+
+struct json_t;
 
 enum {
     AUDIT_GROUP_SIZE_MAX = 64,
@@ -18,6 +20,7 @@ enum {
 };
 
 #define AUDIT_NONE (-1) /* no group, no step */
+#define S_OF(step) ((int64_t)(step))
 
 /* --- records ---------------------------------------------------------------------------------- */
 
@@ -124,7 +127,10 @@ struct audit_group {
     uint64_t item, step, attempt, taken_version;
     bool leased; /* at least once: `attempt` is its newest */
     bool released, this_life;
-    uint64_t ended_at; /* record number of its end */
+    uint64_t ended_at;    /* record number of its end */
+    uint64_t ended_epoch; /* in which it ended */
+    bool has_prompt;
+    uint64_t prompt_digest; /* of its first line in samples.jsonl */
     struct audit_member *members;
 };
 
@@ -141,6 +147,9 @@ struct audit_step {
     uint64_t groups, head_sum, head_max, tail_max, units, unit_sum;
     double reward_sum;
     uint64_t reward_count;
+    /* As of its commit, over all steps so far; wasted_most: as of the next commit. */
+    uint64_t trained_units, wasted_units, wasted_samples;
+    uint64_t wasted_units_most, wasted_samples_most;
 };
 
 struct audit_snapshot {
@@ -193,9 +202,16 @@ struct tr_audit {
     size_t snapshot_count, snapshot_capacity;
     uint64_t lags[AUDIT_LAG_BUCKETS];
 
+    uint64_t trained_units, wasted_units, wasted_samples; /* of groups that have ended */
+    tr_buf notes;                                         /* lines of what was not compared */
+
     bool samples_truncated; /* samples.jsonl ended at its bound of bytes */
+    bool line_any;
+    uint64_t line_group, line_member;               /* of the last line of samples.jsonl */
+    uint64_t trained_line_step, trained_line_group; /* of the last one that was trained on */
     bool metrics_any;
-    uint64_t metrics_step; /* of the last line */
+    uint64_t metrics_step;                     /* of the last line */
+    uint64_t metrics_wasted, metrics_restarts; /* of the last line */
 };
 
 /* Reports a violation. `group` and `step` may be AUDIT_NONE. */
@@ -214,6 +230,9 @@ struct audit_group *audit_group_at(tr_audit *a, uint64_t group); /* NULL: not di
 bool audit_group_complete(const tr_audit *a, const struct audit_group *g);
 void audit_move(tr_audit *a, struct audit_group *g, enum audit_state state);
 void audit_recount(tr_audit *a);
+/* Units and samples that were sealed and not trained on, of the groups that have ended so far. */
+void audit_recount_waste(tr_audit *a);
+uint32_t audit_reward_stage(const tr_audit *a);
 
 /* audit_step.c */
 void audit_taken(tr_audit *a, const struct audit_record *r);
@@ -221,6 +240,8 @@ void audit_committed(tr_audit *a, const struct audit_record *r);
 void audit_published(tr_audit *a, const struct audit_record *r);
 void audit_applied(tr_audit *a, const struct audit_record *r);
 void audit_durable(tr_audit *a, const struct audit_record *r);
+/* What was wasted until now is what the line of the newest step may have counted. */
+void audit_close_step(tr_audit *a);
 struct audit_step *audit_step_at(tr_audit *a, uint64_t step); /* grows; NULL beyond reason */
 
 /* audit_epoch.c */
@@ -232,8 +253,24 @@ void audit_ended_record(tr_audit *a, const struct audit_record *r);
 void audit_finish(tr_audit *a);
 const struct audit_snapshot *audit_find_snapshot(const tr_audit *a, uint64_t epoch, uint64_t step);
 
-/* audit_lines.c, audit_checkpoint.c: what lies beside the journal. A file that is not there is
- * no fault. */
+#define AUDIT_NOT_THERE "it is not there"
+
+/* audit_beside.c. Opens regular files only, never waits; NULL and *why (a borrowed text). */
+FILE *audit_open_file(const char *path, const char **why);
+FILE *audit_open_in(const char *dir, const char *name, const char **why);
+bool audit_read_all(const char *dir, const char *name, tr_buf *out, const char **why);
+/* A line of the result about what could not be compared. */
+void audit_note(tr_audit *a, const char *format, ...) TROUPE_PRINTF(2, 3);
+/* A file of the run cannot be opened: a violation once a step was made, before it a note. */
+void audit_absent(tr_audit *a, const char *name, const char *why);
+void audit_run_json(tr_audit *a, const char *run_dir);
+
+/* audit_lines.c, audit_metrics.c, audit_checkpoint.c: what lies beside the journal. */
+typedef void (*audit_line_fn)(tr_audit *a, const struct json_t *line, uint64_t number);
+/* False when the file is not there, which was said. */
+bool audit_each_line(
+    tr_audit *a, const char *run_dir, const char *name, audit_line_fn each, uint64_t *lines);
+bool audit_line_u64(const struct json_t *line, const char *key, uint64_t *value);
 void audit_samples(tr_audit *a, const char *run_dir, uint64_t *lines);
 void audit_metrics(tr_audit *a, const char *run_dir, uint64_t *lines);
 void audit_checkpoints(tr_audit *a, const char *run_dir, bool quick, uint64_t *count);

@@ -61,6 +61,31 @@ counter_of(tr_audit *a, const struct audit_group *g)
     return NULL;
 }
 
+static void
+count_units(tr_audit *a, const struct audit_group *g)
+{
+    for (uint64_t m = 0; m < a->group_size; m++) {
+        const struct audit_member *member = &g->members[m];
+        if (member->sealed && g->state == GROUP_TRAINED) {
+            a->trained_units += member->units;
+        } else if (member->sealed) {
+            a->wasted_units += member->units;
+            a->wasted_samples++;
+        }
+    }
+}
+
+void
+audit_recount_waste(tr_audit *a)
+{
+    a->trained_units = a->wasted_units = a->wasted_samples = 0;
+    for (size_t i = 0; i < a->group_count; i++) {
+        if (a->groups[i].state > GROUP_TAKEN) {
+            count_units(a, &a->groups[i]);
+        }
+    }
+}
+
 void
 audit_move(tr_audit *a, struct audit_group *g, enum audit_state state)
 {
@@ -75,6 +100,8 @@ audit_move(tr_audit *a, struct audit_group *g, enum audit_state state)
     }
     if (state > GROUP_TAKEN) {
         g->ended_at = a->number;
+        g->ended_epoch = a->epoch;
+        count_units(a, g);
     }
 }
 

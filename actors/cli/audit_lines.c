@@ -1,8 +1,7 @@
-/* samples.jsonl and metrics.jsonl against what the journal says. Lines that a resumed run moved
+/* samples.jsonl against what the journal says. Lines that a resumed run moved
  * aside are in other files and not of the standing lineage. */
 #include "cli/audit_impl.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -16,21 +15,22 @@ enum {
 #define G(group) ((int64_t)(group))
 #define S(step)  ((int64_t)(step))
 
-typedef void (*line_fn)(tr_audit *a, const json_t *line, uint64_t number);
-
 /* Calls `each` for every line that is a JSON object; others are violations. */
-static uint64_t
-each_line(tr_audit *a, const char *run_dir, const char *name, line_fn each)
+bool
+audit_each_line(
+    tr_audit *a, const char *run_dir, const char *name, audit_line_fn each, uint64_t *lines)
 {
-    tr_buf path = {0};
-    tr_buf_printf(&path, "%s/%s", run_dir, name);
-    FILE *file = fopen(path.data, "rbe");
-    tr_buf_fini(&path);
+    const char *why = NULL;
+    FILE *file = audit_open_in(run_dir, name, &why);
+    if (file == NULL) {
+        audit_absent(a, name, why);
+        return false;
+    }
     char *text = NULL;
     size_t capacity = 0;
     uint64_t number = 0;
     ssize_t size = 0;
-    while (file != NULL && (size = getline(&text, &capacity, file)) > 0) {
+    while ((size = getline(&text, &capacity, file)) > 0) {
         number++;
         if (text[size - 1] != '\n') {
             break; /* cut off by a crash: not a line yet */
@@ -47,14 +47,13 @@ each_line(tr_audit *a, const char *run_dir, const char *name, line_fn each)
         json_decref(line);
     }
     free(text); /* from getline */
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    return number;
+    (void)fclose(file);
+    *lines = number;
+    return true;
 }
 
-static bool
-get_u64(const json_t *line, const char *key, uint64_t *value)
+bool
+audit_line_u64(const json_t *line, const char *key, uint64_t *value)
 {
     const json_t *entry = json_object_get(line, key);
     if (!json_is_integer(entry) || json_integer_value(entry) < 0) {
@@ -142,10 +141,7 @@ check_reward(tr_audit *a, const json_t *line, uint64_t group, uint64_t index,
     const struct audit_member *member)
 {
     const json_t *reward = json_object_get(line, "reward");
-    uint32_t stage = 0;
-    for (uint32_t i = 0; i < a->stage_count; i++) {
-        stage = strcmp(a->stages[i], "reward") == 0 ? i : stage;
-    }
+    uint32_t stage = audit_reward_stage(a);
     bool staged = stage < a->stage_count && member->has_value[stage];
     if (reward == NULL || json_is_null(reward)) {
         if (staged) {
@@ -187,10 +183,9 @@ check_status(
     tr_audit *a, const json_t *line, uint64_t group, uint64_t step, const struct audit_group *g)
 {
     const char *status = json_string_value(json_object_get(line, "status"));
-    bool after = g->state == GROUP_OPEN || g->state == GROUP_TAKEN;
-    /* Lines are written before the commit: those of the step that a crash cut off may stand
-     * alone. */
-    if (after && !a->ended && step == a->step + 1) {
+    /* Lines are written after the take and before the commit: those of the step that a crash cut
+     * off may stand alone. A group that ends by itself is in the journal before its lines. */
+    if (g->state == GROUP_TAKEN && !a->ended && step == a->step + 1) {
         return;
     }
     if (status == NULL || strcmp(status, state_name(g->state)) != 0) {
@@ -204,6 +199,69 @@ check_status(
     }
 }
 
+/* Lines are appended a group at a time, members in order; batches in the order of steps, and the
+ * groups of one in the order of ids. */
+static void
+check_place(
+    tr_audit *a, uint64_t number, uint64_t group, uint64_t index, const struct audit_group *g)
+{
+    bool again = a->line_any && a->line_group == group;
+    bool first = !again;
+    for (uint64_t m = 0; first && m < a->group_size; m++) {
+        first = m == index || !g->members[m].seen;
+    }
+    bool trained = g->state == GROUP_TRAINED;
+    bool late = trained && !again &&
+                (g->step < a->trained_line_step ||
+                    (g->step == a->trained_line_step && group < a->trained_line_group));
+    if ((again && index <= a->line_member) || (!again && !first) || late) {
+        audit_report(a, "sample-order", G(group), AUDIT_NONE,
+            "samples.jsonl line %" PRIu64 " (member %" PRIu64
+            ") does not stand where it was written",
+            number, index);
+    }
+    a->line_any = true;
+    a->line_group = group;
+    a->line_member = index;
+    a->trained_line_step = trained ? TR_MAX(g->step, a->trained_line_step) : a->trained_line_step;
+    a->trained_line_group = trained ? group : a->trained_line_group;
+}
+
+/* What the line says of the group as a whole, and how the sample ended. */
+static void
+check_about(tr_audit *a, const json_t *line, uint64_t group, uint64_t index, struct audit_group *g)
+{
+    uint64_t row = 0, epoch = 0;
+    bool ended = g->state > GROUP_TAKEN;
+    if (!audit_line_u64(line, "row", &row) || row != g->item) {
+        audit_report(a, "sample-row", G(group), AUDIT_NONE,
+            "member %" PRIu64 " is of row %" PRIu64
+            " in samples.jsonl, dispatched was row %" PRIu64,
+            index, row, g->item);
+    }
+    uint64_t stands = ended ? g->ended_epoch : a->epoch;
+    if (!audit_line_u64(line, "epoch", &epoch) || epoch != stands) {
+        audit_report(a, "wrong-epoch", G(group), AUDIT_NONE,
+            "member %" PRIu64 " is of epoch %" PRIu64
+            " in samples.jsonl, it ended in epoch %" PRIu64,
+            index, epoch, stands);
+    }
+    const char *finish = json_string_value(json_object_get(line, "finish"));
+    if (finish == NULL || finish[0] == '\0') {
+        audit_report(a, "line-malformed", G(group), AUDIT_NONE,
+            "member %" PRIu64 ": samples.jsonl does not say how it finished", index);
+    }
+    const char *prompt = json_string_value(json_object_get(line, "prompt"));
+    uint64_t digest = prompt != NULL ? tr_xxh3(prompt, strlen(prompt), 0) : 0;
+    if (g->has_prompt && digest != g->prompt_digest) {
+        audit_report(a, "prompt-changed", G(group), AUDIT_NONE,
+            "member %" PRIu64 " has another prompt in samples.jsonl than the members before it",
+            index);
+    }
+    g->has_prompt = true;
+    g->prompt_digest = digest;
+}
+
 static void
 check_sample(tr_audit *a, const json_t *line, uint64_t number)
 {
@@ -212,8 +270,8 @@ check_sample(tr_audit *a, const json_t *line, uint64_t number)
         a->samples_truncated = true;
         return;
     }
-    if (!get_u64(line, "group", &group) || !get_u64(line, "member", &index) ||
-        !get_u64(line, "attempt", &attempt) || !get_u64(line, "step", &step)) {
+    if (!audit_line_u64(line, "group", &group) || !audit_line_u64(line, "member", &index) ||
+        !audit_line_u64(line, "attempt", &attempt) || !audit_line_u64(line, "step", &step)) {
         audit_report(a, "line-malformed", AUDIT_NONE, AUDIT_NONE,
             "samples.jsonl line %" PRIu64 " lacks group, member, attempt or step", number);
         return;
@@ -230,7 +288,9 @@ check_sample(tr_audit *a, const json_t *line, uint64_t number)
     if (!check_first(a, group, index, attempt, member)) {
         return;
     }
+    check_place(a, number, group, index, g);
     check_status(a, line, group, step, g);
+    check_about(a, line, group, index, g);
     if (attempt != member->attempt) {
         audit_report(a, "attempt-resurrected", G(group), S(step),
             "samples.jsonl shows member %" PRIu64 " as attempt %" PRIu64
@@ -263,95 +323,8 @@ check_all_shown(tr_audit *a)
 void
 audit_samples(tr_audit *a, const char *run_dir, uint64_t *lines)
 {
-    *lines = each_line(a, run_dir, "samples.jsonl", check_sample);
-    if (*lines > 0 && !a->samples_truncated) {
+    if (audit_each_line(a, run_dir, "samples.jsonl", check_sample, lines) &&
+        !a->samples_truncated) {
         check_all_shown(a);
-    }
-}
-
-/* --- metrics.jsonl ---------------------------------------------------------------------------- */
-
-static void
-check_count(tr_audit *a, const json_t *line, uint64_t step, const char *key, uint64_t derived)
-{
-    uint64_t value = 0;
-    const json_t *entry = json_object_get(line, key);
-    if (entry == NULL || json_is_null(entry)) {
-        return; /* unknown is null */
-    }
-    if (!get_u64(line, key, &value) || value != derived) {
-        audit_report(a, "metrics-mismatch", AUDIT_NONE, S(step),
-            "metrics.jsonl says %s %" PRIu64 ", the journal says %" PRIu64, key, value, derived);
-    }
-}
-
-static void
-check_real(tr_audit *a, const json_t *line, uint64_t step, const char *key, double derived)
-{
-    const json_t *entry = json_object_get(line, key);
-    if (entry == NULL || json_is_null(entry)) {
-        return;
-    }
-    double value = json_number_value(entry);
-    if (!json_is_number(entry) || fabs(value - derived) > 1e-6 * fmax(1, fabs(derived))) {
-        audit_report(a, "metrics-mismatch", AUDIT_NONE, S(step),
-            "metrics.jsonl says %s %.9g, the journal says %.9g", key, value, derived);
-    }
-}
-
-static void
-check_metrics(tr_audit *a, const json_t *line, uint64_t number)
-{
-    uint64_t step = 0;
-    if (!get_u64(line, "step", &step)) {
-        audit_report(a, "line-malformed", AUDIT_NONE, AUDIT_NONE,
-            "metrics.jsonl line %" PRIu64 " has no step", number);
-        return;
-    }
-    if (a->metrics_any && step != a->metrics_step + 1) {
-        audit_report(a, "step-order", AUDIT_NONE, S(step),
-            "metrics.jsonl goes from step %" PRIu64 " to step %" PRIu64, a->metrics_step, step);
-    }
-    a->metrics_any = true;
-    a->metrics_step = step;
-    if (step == 0) {
-        return; /* a line before the first step has nothing of the ledger to compare */
-    }
-    const struct audit_step *s = step < a->step_capacity ? &a->steps[step] : NULL;
-    if (s == NULL || !s->committed) {
-        audit_report(a, "metrics-mismatch", AUDIT_NONE, S(step),
-            "metrics.jsonl shows a step that the journal does not have");
-        return;
-    }
-    const struct audit_counters *c = &s->counters;
-    check_count(a, line, step, "dispatched", c->dispatched);
-    check_count(a, line, step, "trained", c->trained);
-    check_count(a, line, step, "filtered", c->filtered);
-    check_count(a, line, step, "stale", c->stale);
-    check_count(a, line, step, "failed", c->failed);
-    check_count(a, line, step, "queued", c->queued);
-    check_count(a, line, step, "in_flight", c->in_flight);
-    if (s->published) {
-        check_count(a, line, step, "version", s->next_version);
-    }
-    if (s->groups > 0) {
-        check_real(a, line, step, "lag_head_mean", (double)s->head_sum / (double)s->groups);
-        check_real(a, line, step, "lag_head_max", (double)s->head_max);
-        check_real(a, line, step, "lag_tail_max", (double)s->tail_max);
-        check_real(a, line, step, "lag_token_mean", (double)s->unit_sum / (double)s->units);
-    }
-    if (s->reward_count > 0) {
-        check_real(a, line, step, "reward_mean", s->reward_sum / (double)s->reward_count);
-    }
-}
-
-void
-audit_metrics(tr_audit *a, const char *run_dir, uint64_t *lines)
-{
-    *lines = each_line(a, run_dir, "metrics.jsonl", check_metrics);
-    if (*lines > 0 && a->ended && a->metrics_step != a->step) {
-        audit_report(a, "step-order", AUDIT_NONE, S(a->step),
-            "metrics.jsonl ends with step %" PRIu64 ", the run ended after step %" PRIu64,
-            a->metrics_step, a->step);
     }
 }

@@ -186,8 +186,8 @@ audit_taken(tr_audit *a, const struct audit_record *r)
 
 /* --- committed -------------------------------------------------------------------------------- */
 
-static uint32_t
-reward_stage(const tr_audit *a)
+uint32_t
+audit_reward_stage(const tr_audit *a)
 {
     for (uint32_t i = 0; i < a->stage_count; i++) {
         if (strcmp(a->stages[i], "reward") == 0) {
@@ -201,7 +201,7 @@ reward_stage(const tr_audit *a)
 static void
 add_to_step(tr_audit *a, struct audit_step *s, const struct audit_group *g)
 {
-    uint32_t stage = reward_stage(a);
+    uint32_t stage = audit_reward_stage(a);
     uint64_t head = 0;
     for (uint64_t m = 0; m < a->group_size; m++) {
         const struct audit_member *member = &g->members[m];
@@ -252,6 +252,16 @@ train_group(tr_audit *a, const struct audit_listed *c, struct audit_step *s)
 }
 
 void
+audit_close_step(tr_audit *a)
+{
+    struct audit_step *s = a->step < a->step_capacity ? &a->steps[a->step] : NULL;
+    if (s != NULL && s->committed) {
+        s->wasted_units_most = TR_MAX(s->wasted_units_most, a->wasted_units);
+        s->wasted_samples_most = TR_MAX(s->wasted_samples_most, a->wasted_samples);
+    }
+}
+
+void
 audit_committed(tr_audit *a, const struct audit_record *r)
 {
     struct audit_step *s = audit_step_at(a, r->step);
@@ -275,6 +285,7 @@ audit_committed(tr_audit *a, const struct audit_record *r)
         audit_report(a, "step-order", AUDIT_NONE, S(r->step),
             "committed after step %" PRIu64 ": steps are without a gap", a->step);
     }
+    audit_close_step(a);
     *s = (struct audit_step){.version = r->version};
     a->step = r->step;
     for (size_t i = 0; i < r->listed_count; i++) {
@@ -290,6 +301,9 @@ audit_committed(tr_audit *a, const struct audit_record *r)
     a->taken = false;
     s->committed = true;
     s->counters = a->counters;
+    s->trained_units = a->trained_units;
+    s->wasted_units = s->wasted_units_most = a->wasted_units;
+    s->wasted_samples = s->wasted_samples_most = a->wasted_samples;
 }
 
 /* --- versions --------------------------------------------------------------------------------- */

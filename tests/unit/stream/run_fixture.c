@@ -156,10 +156,11 @@ seal(struct player *p, const troupe_effect *lease, uint32_t member, const troupe
     /* The line as the sink would write it when the group has ended; step and status come then. */
     struct line *line = &p->run->samples[p->run->sample_count++];
     (void)snprintf(line->text, sizeof line->text,
-        "\"group\":%" PRIu64 ",\"member\":%u,\"attempt\":%u,\"prompt\":\"p\",\"ids\":[%d,%d,%d,%d,"
+        "\"group\":%" PRIu64 ",\"member\":%u,\"attempt\":%u,\"epoch\":%" PRIu64
+        ",\"prompt\":\"p\",\"ids\":[%d,%d,%d,%d,"
         "%d,%d],\"text\":\"t\",\"reward\":%.17g,\"spans\":[%s],\"finish\":\"stop\"}",
-        lease->group, member, lease->attempt, ids[0], ids[1], ids[2], ids[3], ids[4], ids[5],
-        reward_of(lease->group, member), text);
+        lease->group, member, lease->attempt, lease->epoch, ids[0], ids[1], ids[2], ids[3], ids[4],
+        ids[5], reward_of(lease->group, member), text);
 }
 
 static void
@@ -373,8 +374,11 @@ static void
 finish_lines(struct run *run)
 {
     static struct line lines[RUN_LINES];
+    uint64_t steps[RUN_LINES];
+    unsigned long long groups[RUN_LINES];
     for (size_t i = 0; i < run->sample_count; i++) {
         unsigned long long group = 0;
+        uint64_t row = 0;
         const char *status = "failed";
         uint64_t step = RUN_STEPS;
         assert_int_equal(sscanf(run->samples[i].text, "\"group\":%llu", &group), 1);
@@ -387,11 +391,27 @@ finish_lines(struct run *run)
                     step = record->step;
                 }
             }
+            if (record->kind == TROUPE_RECORD_DISPATCHED && record->group == group) {
+                row = record->item;
+            }
         }
         (void)snprintf(lines[i].text, sizeof lines[i].text,
-            "{\"step\":%" PRIu64 ",\"status\":\"%s\",%.400s", step, status, run->samples[i].text);
+            "{\"step\":%" PRIu64 ",\"status\":\"%s\",\"row\":%" PRIu64 ",%.400s", step, status, row,
+            run->samples[i].text);
+        steps[i] = step;
+        groups[i] = group;
     }
-    memcpy(run->samples, lines, run->sample_count * sizeof lines[0]);
+    /* A group's lines are written together, when it has ended. */
+    for (size_t i = 0; i < run->sample_count; i++) {
+        size_t at = 0;
+        for (size_t k = 0; k < run->sample_count; k++) {
+            bool before = steps[k] != steps[i]     ? steps[k] < steps[i]
+                          : groups[k] != groups[i] ? groups[k] < groups[i]
+                                                   : k < i;
+            at += before ? 1 : 0;
+        }
+        run->samples[at] = lines[i];
+    }
 }
 
 void
@@ -541,6 +561,13 @@ run_write(struct run *run)
     assert_int_equal(troupe_journal_close(journal, &err), TROUPE_OK);
     write_lines(run, "samples.jsonl", run->samples, run->sample_count);
     write_lines(run, "metrics.jsonl", run->metrics, run->metric_count);
+    FILE *file = create(run->dir, "run.json");
+    assert_int_equal(
+        fputs("{\"format\": 1, \"options\": {\"seed\": 4, \"batch\": 2, \"group-size\": 2, "
+              "\"max-lag\": 3, \"mean-lag\": 2.0, \"order\": \"drop\", \"rows\": 50}}\n",
+            file) >= 0,
+        1);
+    assert_int_equal(fclose(file), 0);
 }
 
 int
@@ -565,6 +592,27 @@ run_judge(struct run *run, const char *expected)
     }
     free(text);
     return violations;
+}
+
+void
+run_judge_gone(struct run *run)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    tr_audit_options options = {.size = sizeof options};
+    troupe_error err = {0};
+    assert_true(troupe_audit(run->dir, out, &options, &err) >= 0);
+    assert_int_equal(fclose(out), 0);
+    for (const char *at = strstr(text, "violation "); at != NULL;
+         at = strstr(at + 1, "\nviolation ")) {
+        at += *at == '\n' ? 1 : 0;
+        if (strncmp(at, "violation file-missing:", 23) != 0 &&
+            strncmp(at, "violation checkpoint-missing:", 29) != 0) {
+            fail_msg("%s", at);
+        }
+    }
+    free(text);
 }
 
 int

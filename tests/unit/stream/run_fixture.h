@@ -59,6 +59,8 @@ int run_audit(struct run *run, const char *expected);
 /* The same in two parts, for tests that damage files. */
 void run_write(struct run *run);
 int run_judge(struct run *run, const char *expected);
+/* No violation but of files that are not there. */
+void run_judge_gone(struct run *run);
 
 /* The n-th record of a kind, or one about a group; the test fails when it is not there. */
 struct kept *run_find(struct run *run, troupe_record_kind kind, size_t n);
