@@ -1,8 +1,8 @@
 /* The inside of the auditor. audit_record.c decodes, audit_file.c reads the journal's file,
  * audit_ledger.c follows groups, audit_step.c steps and versions, audit_epoch.c snapshots and
- * rollbacks, audit_lines.c compares samples.jsonl, audit_metrics.c metrics.jsonl, audit_checkpoint.c
- * the checkpoints, audit_beside.c opens files and compares run.json, audit.c prints. Everything here is plain arrays indexed by group and step: slow
- * is fine, simple is not enough. */
+ * rollbacks; audit_lines.c compares samples.jsonl, audit_metrics.c metrics.jsonl,
+ * audit_checkpoint.c the checkpoints, audit_beside.c run.json; audit.c prints. Everything here is
+ * plain arrays indexed by group and step: slow is fine, simple is not enough. */
 #ifndef TR_AUDIT_IMPL_H
 #define TR_AUDIT_IMPL_H
 

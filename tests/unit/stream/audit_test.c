@@ -569,7 +569,7 @@ test_a_run_cut_off_anywhere_lacks_only_files(void **state)
     (void)snprintf(path, sizeof path, "%s/journal", run.dir);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
-    /* What lies beside it was written by a run that had gone further: that, and only that, shows. */
+    /* What lies beside it was written by a run that had gone further: only that shows. */
     char command[200];
     (void)snprintf(command, sizeof command, "rm -r %s/*.json* %s/checkpoint-*", run.dir, run.dir);
     assert_int_equal(system(command), 0);
