@@ -39,6 +39,8 @@ struct node {
     size_t watched_count;
     uint64_t driver_since_ns;
     int short_lives; /* of drivers, in a row */
+    struct tr_signals signals;
+    atomic_bool lives; /* its loops run: there is somebody to wake, and somebody to kill */
 };
 
 /* --- the guard of the driver ----------------------------------------------------------------- */
@@ -70,6 +72,7 @@ start_driver(struct node *node, troupe_error *err)
         status = tr_host_watch(host, node->watched[i], on_driver_ready, node);
     }
     tr_launcher_keep(node->run.launcher, tr_worker_pid(node->driver));
+    atomic_store(&node->signals.relay_pid, tr_worker_pid(node->driver));
     node->driver_lives = true;
     return status;
 }
@@ -143,7 +146,9 @@ got_signal(void *self, int number)
 {
     struct node *node = self;
     atomic_store(&node->run.signal, number);
-    tr_host_wake(tr_run_service(&node->run)->host);
+    if (atomic_load(&node->lives)) {
+        tr_host_wake(tr_run_service(&node->run)->host);
+    }
 }
 
 /* The second signal: nothing of the run is to be left when this process dies of it. */
@@ -152,7 +157,9 @@ last_signal(void *self, int number)
 {
     struct node *node = self;
     (void)number;
-    tr_launcher_kill_all(node->run.launcher);
+    if (atomic_load(&node->lives)) {
+        tr_launcher_kill_all(node->run.launcher);
+    }
 }
 
 static void
@@ -241,14 +248,9 @@ static troupe_status
 live(struct node *node, const struct tr_birth *birth, troupe_error *err)
 {
     struct tr_run *run = &node->run;
-    struct tr_signals signals;
     tr_host *host = tr_run_service(run)->host;
-    troupe_status status = tr_signals_open(&signals, got_signal, node, err);
-    if (status != TROUPE_OK) {
-        return status;
-    }
-    signals.last = last_signal;
-    status = tr_run_threads(run, err);
+    atomic_store(&node->lives, true); /* a signal from before is seen in the first round */
+    troupe_status status = tr_run_threads(run, err);
     status = status == TROUPE_OK ? tr_host_watch(host, TR_FD_PEER, on_peer_gone, node) : status;
     if (status == TROUPE_OK) {
         tr_run_facts_write(run, birth->peer);
@@ -257,7 +259,7 @@ live(struct node *node, const struct tr_birth *birth, troupe_error *err)
         tr_run_until(run, &run->done, &run->done);
         part(node);
     }
-    tr_signals_close(&signals);
+    atomic_store(&node->lives, false);
     return status;
 }
 
@@ -285,8 +287,14 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
             .options = {.size = sizeof node.run.options}}};
     struct tr_run *run = &node.run;
     atomic_init(&run->signal, 0);
+    atomic_init(&node.lives, false);
     tr_process_setup("node");
-    troupe_status status = tr_process_plan(TR_GUARD_GIVEN, &node.plan, &err);
+    /* Before it has another thread: one that does not block them would let the node die of them. */
+    troupe_status status = tr_signals_open(&node.signals, got_signal, &node, &err);
+    bool catches = status == TROUPE_OK;
+    node.signals.last = last_signal;
+    atomic_store(&node.signals.relay_pid, birth->peer);
+    status = status == TROUPE_OK ? tr_process_plan(TR_GUARD_GIVEN, &node.plan, &err) : status;
     run->plan = node.plan;
     status = status == TROUPE_OK ? prepare(&node, birth, &err) : status;
     status = status == TROUPE_OK ? live(&node, birth, &err) : status;
@@ -297,6 +305,9 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
         (void)tr_program_complain(program, run->error.status, &run->error); /* nobody else can */
     }
     int code = result(program, run);
+    if (catches) {
+        tr_signals_close(&node.signals);
+    }
     tr_run_join(run);
     tr_launcher_free(run->launcher);
     tr_worker_free(node.driver);

@@ -1,6 +1,8 @@
 /* A thread that reads a signalfd: no code of ours ever runs inside a signal handler. */
 #include "sys/signals.h"
 
+#include "spawn.h"
+
 #include <troupe/ext/base.h>
 
 #include <errno.h>
@@ -9,6 +11,9 @@
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+
+/* One that comes so soon after the first is no second one. */
+#define SAME_NS UINT64_C(1000000000)
 
 /* The signal ends the process with the wait status that a shell or scheduler expects. */
 static void
@@ -22,13 +27,28 @@ die_of(int number)
     (void)raise(number);
 }
 
+/* Who ends a job signals every process of it, or one process more than once: a service manager sends
+ * SIGTERM and SIGHUP together, a terminal and its shell a SIGHUP each. And who relays signals may
+ * come late. A person's second Ctrl-C is meant as it is. */
+static bool
+is_same(const struct tr_signals *signals, const struct signalfd_siginfo *info, uint64_t told_ns)
+{
+    if (info->ssi_signo == SIGQUIT) {
+        return false;
+    }
+    int relay = atomic_load(&signals->relay_pid);
+    bool soon = tr_monotonic_ns() < told_ns + SAME_NS;
+    return (relay != 0 && info->ssi_pid == (uint32_t)relay) ||
+           (soon && (info->ssi_signo != SIGINT || relay != 0));
+}
+
 static void
 watch(void *arg)
 {
     struct tr_signals *signals = arg;
     struct pollfd fds[2] = {
         {.fd = signals->signal_fd, .events = POLLIN}, {.fd = signals->end_fd, .events = POLLIN}};
-    bool told = false;
+    uint64_t told_ns = 0;
     for (;;) {
         struct signalfd_siginfo info;
         if (poll(fds, 2, -1) < 0 && errno != EINTR) {
@@ -40,13 +60,17 @@ watch(void *arg)
         if (fds[0].revents == 0 || read(signals->signal_fd, &info, sizeof info) != sizeof info) {
             continue;
         }
-        if (told && signals->last != NULL) {
+        if (told_ns != 0 && is_same(signals, &info, told_ns)) {
+            continue;
+        }
+        bool last = told_ns != 0 || info.ssi_signo == SIGQUIT;
+        if (last && signals->last != NULL) {
             signals->last(signals->self, (int)info.ssi_signo);
         }
-        if (told) {
+        if (last) {
             die_of((int)info.ssi_signo);
         }
-        told = true;
+        told_ns = tr_monotonic_ns();
         signals->got(signals->self, (int)info.ssi_signo);
     }
 }
@@ -67,14 +91,18 @@ tr_signals_open(
     struct tr_signals *signals, void (*got)(void *self, int number), void *self, troupe_error *err)
 {
     *signals = (struct tr_signals){.got = got, .self = self};
+    atomic_init(&signals->relay_pid, 0);
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     /* Who started the program under nohup wants it to outlive the terminal. */
-    struct sigaction hangup;
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
-        sigaddset(&set, SIGHUP);
+    static const int ignorable[] = {SIGHUP, SIGQUIT};
+    for (size_t i = 0; i < TR_COUNT(ignorable); i++) {
+        struct sigaction now;
+        if (sigaction(ignorable[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
+            sigaddset(&set, ignorable[i]);
+        }
     }
     TR_ASSERT(pthread_sigmask(SIG_BLOCK, &set, &signals->before) == 0);
     signals->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -97,7 +125,7 @@ tr_signals_open(
 bool
 tr_signals_is_end(int number)
 {
-    return number == SIGINT || number == SIGTERM || number == SIGHUP;
+    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
 }
 
 void

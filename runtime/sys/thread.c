@@ -44,6 +44,8 @@ tr_thread_start(
     sigemptyset(&block);
     sigaddset(&block, SIGINT);
     sigaddset(&block, SIGTERM);
+    sigaddset(&block, SIGHUP);
+    sigaddset(&block, SIGQUIT);
     TR_ASSERT(pthread_sigmask(SIG_BLOCK, &block, &old) == 0);
     int error = pthread_create(&thread->native, NULL, thread_main, thread);
     TR_ASSERT(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);

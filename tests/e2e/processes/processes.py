@@ -613,14 +613,35 @@ def too_few_descriptors_are_refused_by_name(start):
 
 @case
 def a_batch_system_that_signals_every_process_gets_an_orderly_end(start):
-    run = start("drive=serve", "replicas=2")
-    run.wait_out(r"pid w\[\d\] \d+", 2)
-    for pid in run.pids():
+    run = start("drive=one", "method=block", "number=2000", "replicas=2")
+    run.wait_for(lambda: "w[1]" in run.pids().values(), "w[1]")
+    time.sleep(0.5)
+    for pid in sorted(run.pids(), key=lambda pid: pid != run.process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    ends(run, 143)
+        time.sleep(0.02)  # the driver passes its own on before the others get theirs
+    ends(run, 143, r"w\[0\]: asked to stop", r"w\[1\]: asked to stop")
     with open(run.err_path, encoding="utf-8") as file:
         check("killed by signal" not in file.read(), run, "no worker died of it")
+
+
+@case
+def a_relay_that_is_late_counts_no_second_signal(start):
+    run = start("drive=one", "method=block", "number=3000", "replicas=1")
+    run.wait_for(lambda: "w[0]" in run.pids().values(), "w[0]")
+    time.sleep(0.5)
+    os.kill(run.pid("node"), signal.SIGTERM)
+    time.sleep(1.3)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143, r"w\[0\]: asked to stop")
+
+
+@case
+def a_quit_ends_everything_at_once(start):
+    run = start("drive=one", "method=block", "number=60000", "replicas=2")
+    run.wait_for(lambda: "w[1]" in run.pids().values(), "w[1]")
+    run.process.send_signal(signal.SIGQUIT)
+    check(run.end(5) == -signal.SIGQUIT, run, "ended by SIGQUIT")
 
 
 @case
@@ -628,7 +649,8 @@ def a_closed_terminal_ends_the_run_in_order(start):
     run = start("drive=serve", "replicas=2")
     run.wait_out(r"pid w\[\d\] \d+", 2)
     run.process.send_signal(signal.SIGHUP)
-    ends(run, 129)
+    run.process.send_signal(signal.SIGHUP)  # the terminal's and its shell's
+    ends(run, 129, r"w\[0\]: asked to stop", r"w\[1\]: asked to stop")
 
 
 @case

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SIGTERM, SIGINT and the time limit end a run with a checkpoint of its last step, a summary, a clean audit and the
+# SIGTERM (to the driver, and to every process), SIGINT, SIGHUP and the time limit end a run with a checkpoint of its last step, a summary, a clean audit and the
 # exit code that says why; a second signal ends it at once; a full disk leaves the older checkpoint good.
 # Usage: stop.sh GRPO TROUPE
 set -euo pipefail
@@ -31,12 +31,16 @@ started() {
     exit 1
 }
 
-for pair in term:TERM:143 int:INT:130; do
+for pair in term:TERM:143 int:INT:130 hup:HUP:129 all:TERM:143; do
     IFS=: read -r name signal code <<<"$pair"
     "$grpo" "${options[@]}" --out "$work/$name" >"$work/$name.log" 2>&1 &
     pid=$!
     started "$name"
     kill -"$signal" "$pid"
+    if [ "$name" = all ]; then # as a batch system does
+        sleep 0.05
+        pkill -"$signal" -f -- "--out $work/all( |\$)" || true
+    fi
     actual=0
     wait "$pid" || actual=$?
     check "$name" "$code" "$actual"
