@@ -90,6 +90,8 @@ troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method, troupe_a
     troupe_status status =
         troupe_call_send(ctx, to, method, args, .on_answer = keep_answer, .user = &waiting);
     if (status != TROUPE_OK) {
+        /* Who tries again until it works would else never hear what makes it work. */
+        (void)tr_host_step(ctx->host, STEP_BUDGET);
         return status;
     }
     status = troupe_wait(ctx, has_answer, &waiting, TROUPE_DEADLINE_MAX_NS);

@@ -383,6 +383,30 @@ drive_serve(troupe_ctx *ctx, const char *method)
     return 0;
 }
 
+/* Calls until it is answered, never waiting for anything but the calls; prints the pid of each life. */
+static int
+drive_insist(troupe_ctx *ctx)
+{
+    int64_t known = 0;
+    for (int i = 0; i < 1000; i++) {
+        int64_t now = 0;
+        troupe_answer *answer = NULL;
+        troupe_status status = troupe_call_wait(ctx, troupe_to(ctx, "w", 0), "pid", NULL, &answer);
+        now = status == TROUPE_OK ? troupe_arg_i64(answer, 0) : known;
+        troupe_answer_free(answer);
+        if (status == TROUPE_STOPPED) {
+            return 0;
+        }
+        if (now != known) {
+            known = now;
+            printf("pid w[0] %lld\n", (long long)now);
+            fflush(stdout);
+        }
+        sleep_ms(20);
+    }
+    return 3;
+}
+
 /* One call, then some more of another kind. */
 static int
 drive_one(troupe_ctx *ctx, int argc, char **argv)
@@ -604,6 +628,9 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     }
     if (strcmp(name, "reap") == 0) {
         return drive_reap(ctx);
+    }
+    if (strcmp(name, "insist") == 0) {
+        return drive_insist(ctx);
     }
     if (strcmp(name, "hoard") == 0) {
         return drive_hoard(ctx);

@@ -522,6 +522,16 @@ def node_and_driver_at_once_leave_no_process(start):
     shutil.rmtree(os.path.join(run.dir, "troupe"))
 
 
+@case
+def a_drive_that_only_calls_gets_its_node_back(start):
+    run = start("drive=insist", "replicas=1")
+    run.wait_out(r"pid w\[0\] \d+")
+    os.kill(run.pid("node"), signal.SIGKILL)
+    run.wait_out(r"pid w\[0\] \d+", 2, 12)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
 # --- signs of life -------------------------------------------------------------------------------------------------------
 
 
