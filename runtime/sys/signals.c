@@ -27,9 +27,9 @@ die_of(int number)
     (void)raise(number);
 }
 
-/* Who ends a job signals every process of it, or one process more than once: a service manager sends
- * SIGTERM and SIGHUP together, a terminal and its shell a SIGHUP each. And who relays signals may
- * come late. A person's second Ctrl-C is meant as it is. */
+/* Who ends a job signals every process of it, or one process more than once: a service manager
+ * sends SIGTERM and SIGHUP together, a terminal and its shell a SIGHUP each. And who relays signals
+ * may come late. A person's second Ctrl-C is meant as it is. */
 static bool
 is_same(const struct tr_signals *signals, const struct signalfd_siginfo *info, uint64_t told_ns)
 {

@@ -383,7 +383,7 @@ drive_serve(troupe_ctx *ctx, const char *method)
     return 0;
 }
 
-/* Calls until it is answered, never waiting for anything but the calls; prints the pid of each life. */
+/* Calls again and again, never waiting for anything else; prints the pid of each life. */
 static int
 drive_insist(troupe_ctx *ctx)
 {
