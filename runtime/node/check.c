@@ -131,6 +131,11 @@ check_numbers(const troupe_role *role, troupe_error *err)
             "of milliseconds from 1 to %d",
             role->name, WINDOW_S_MAX, BACKOFF_MS_MAX);
     }
+    if (!(spec->silent_s >= 1 && spec->silent_s <= WINDOW_S_MAX) && spec->silent_s != -1) {
+        return troupe_fail(err, TROUPE_BAD_INPUT,
+            "role %s: silent_s is a number of seconds from 1 to %d, or -1: never", role->name,
+            WINDOW_S_MAX);
+    }
     return TROUPE_OK;
 }
 

@@ -87,6 +87,9 @@ tr_controller_stop_within(troupe_ctx *ctx, uint64_t grace_ns)
     self->phase = TR_STOPPING;
     self->grace_ns = grace_ns;
     self->stop_by_ns = troupe_now_ns(ctx) + grace_ns;
+    if (self->run->launcher != NULL) {
+        tr_launcher_ending(self->run->launcher);
+    }
     for (uint32_t i = 0; i < layout->process_count; i++) {
         const struct tr_process *process = &layout->processes[i];
         if (!may_be_asked(ctx, i)) {

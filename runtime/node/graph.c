@@ -125,6 +125,7 @@ troupe_role_add_with(troupe_graph *graph, const char *name, const troupe_role_sp
     role->spec.place = copy(spec.place, TR_PLACE_OWN);
     role->spec.restart_window_s = spec.restart_window_s == 0 ? 60 : spec.restart_window_s;
     role->spec.backoff_ms = spec.backoff_ms == 0 ? 100 : spec.backoff_ms;
+    role->spec.silent_s = spec.silent_s == 0 ? 60 : spec.silent_s;
     graph->roles[graph->role_count++] = role;
     return role;
 }

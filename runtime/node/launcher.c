@@ -3,6 +3,7 @@
 
 #include "node/birth.h"
 #include "node/output.h"
+#include "node/silence.h"
 #include "sys/share.h"
 
 #include <troupe/ext/logfile.h>
@@ -20,6 +21,8 @@
 #define JOIN_NS (60 * S)
 /* Without a sign of life for so long it is named. */
 #define SILENT_NS (4 * S)
+/* While the run ends nobody waits longer for one that is silent. */
+#define SILENT_END_NS (6 * S)
 /* Nothing that a loop with other duties does takes so long. */
 #define BLOCKED_NS (4 * S)
 #define SWEEP_NS   (1 * S)
@@ -40,6 +43,8 @@ struct launched {
     tr_logfile *log;
     uint64_t join_by_ns; /* 0: it has joined */
     uint64_t end_by_ns;  /* 0: it is not to end */
+    struct tr_silence silence;
+    uint64_t killed_silent_ns; /* it was killed for it, after so long; 0: it was not */
     bool named_silent;
     bool named_blocked;
     uint64_t silent_since_ns;
@@ -54,6 +59,7 @@ struct tr_launcher {
     struct launched *launched; /* by process */
     uint64_t swept_ns;
     int keep_pid; /* 0: none */
+    bool ending;
 };
 
 static const struct tr_process *
@@ -285,15 +291,21 @@ on_exit(struct launched *l)
     struct tr_run *run = launcher->options.run;
     uint64_t at_ns = now(launcher);
     uint64_t beat_ns = __atomic_load_n(&page_of(launcher, l->process)->beat_ns, __ATOMIC_RELAXED);
-    char doing[160], text[DEATH_TEXT_MAX];
+    char doing[224] = "", text[DEATH_TEXT_MAX];
     char where[128];
-    bool busy = tr_launcher_doing(launcher, l->process, at_ns, where, sizeof where);
-    (void)snprintf(doing, sizeof doing, "while in %s", where);
+    size_t told = 0;
+    if (l->killed_silent_ns != 0) {
+        told = (size_t)snprintf(doing, sizeof doing, "after %.0f s without a sign of life ",
+            (double)l->killed_silent_ns / 1e9);
+    }
+    if (tr_launcher_doing(launcher, l->process, at_ns, where, sizeof where)) {
+        (void)snprintf(doing + told, sizeof doing - told, "while in %s", where);
+    }
     tr_death death;
     unwatch(l);
     tr_worker_death(l->worker, &death);
     size_t length = (size_t)snprintf(text, sizeof text, "%s ", process_of(l)->name);
-    tr_death_text(&death, busy ? doing : NULL, text + length, sizeof text - length);
+    tr_death_text(&death, doing, text + length, sizeof text - length);
     bool expected = l->end_by_ns != 0 && death.signal == 0 && death.exit_code == 0;
     tr_store_fence(run->store, l->slot);
     tr_store_reclaim(run->store, l->slot, NULL);
@@ -406,6 +418,8 @@ tr_launcher_start(
     atomic_store(&l->pid, *pid);
     l->join_by_ns = page->beat_ns + JOIN_NS;
     l->end_by_ns = 0;
+    l->silence = (struct tr_silence){0};
+    l->killed_silent_ns = 0;
     l->named_silent = false;
     l->named_blocked = false;
     watch(l);
@@ -437,6 +451,12 @@ tr_launcher_kill_all(struct tr_launcher *launcher)
             (void)kill(pid, SIGKILL);
         }
     }
+}
+
+void
+tr_launcher_ending(struct tr_launcher *launcher)
+{
+    launcher->ending = true;
 }
 
 void
@@ -489,7 +509,8 @@ look_for_beat(struct launched *l, uint64_t now_ns)
 {
     uint64_t beat_ns =
         __atomic_load_n(&page_of(l->launcher, l->process)->beat_ns, __ATOMIC_RELAXED);
-    bool silent = l->join_by_ns == 0 && now_ns > beat_ns + SILENT_NS;
+    uint64_t silent_ns = tr_silence_look(&l->silence, beat_ns, now_ns);
+    bool silent = l->join_by_ns == 0 && silent_ns > SILENT_NS;
     troupe_ctx *controller = l->launcher->options.run->controller;
     const char *name = process_of(l)->name;
     int pid = tr_worker_pid(l->worker);
@@ -498,13 +519,21 @@ look_for_beat(struct launched *l, uint64_t now_ns)
         tr_worker_death(l->worker, &death);
         troupe_log(controller,
             "%s (pid %d) has not answered for %.0f s: its process is %s (state %c)", name, pid,
-            (double)(now_ns - beat_ns) / 1e9, state_name(death.state), death.state);
+            (double)silent_ns / 1e9, state_name(death.state), death.state);
         l->silent_since_ns = beat_ns;
     } else if (!silent && l->named_silent) {
         troupe_log(controller, "%s (pid %d) answers again after %.0f s", name, pid,
             (double)(now_ns - l->silent_since_ns) / 1e9);
     }
     l->named_silent = silent;
+    uint64_t limit_ns = process_of(l)->silent_ns;
+    limit_ns = l->launcher->ending ? TR_MIN(limit_ns, SILENT_END_NS) : limit_ns;
+    if (silent && silent_ns >= limit_ns && l->killed_silent_ns == 0) {
+        l->killed_silent_ns = silent_ns;
+        troupe_log(controller, "%s (pid %d) has not answered for %.0f s: it is killed", name, pid,
+            (double)silent_ns / 1e9);
+        tr_launcher_kill(l->launcher, l->process);
+    }
 }
 
 /* Actors without a loop of their own must not block; those that share a loop wait for this one. */

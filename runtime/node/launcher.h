@@ -34,6 +34,8 @@ troupe_status tr_launcher_start(struct tr_launcher *launcher, uint32_t process, 
 /* Kills a process and all that it started; its death is told as any other. Nothing when there is
  * none. */
 void tr_launcher_kill(struct tr_launcher *launcher, uint32_t process);
+/* The run is ending: who gives no sign of life cannot be asked to stop, and is killed soon. */
+void tr_launcher_ending(struct tr_launcher *launcher);
 /* It is to exit by that time: it is killed, and named, when it does not. */
 void tr_launcher_end_by(struct tr_launcher *launcher, uint32_t process, uint64_t when_ns);
 

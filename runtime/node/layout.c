@@ -81,6 +81,7 @@ list_processes(struct tr_layout *layout, bool colocate)
         planned->process = colocate ? 0 : process_of(layout, planned);
         struct tr_process *process = &layout->processes[planned->process];
         add_memory(process, planned->spec->memory, process->actors);
+        process->silent_ns = TR_MAX(process->silent_ns, planned->spec->silent_ns);
         process->actors++;
     }
 }

@@ -32,6 +32,7 @@ plan_role(struct tr_plan_role *out, const troupe_role *role)
         .cpus = spec->cpus,
         .devices = spec->devices,
         .memory = spec->memory,
+        .silent_ns = spec->silent_s < 0 ? UINT64_MAX : (uint64_t)(spec->silent_s * 1e9),
         .own_loop = spec->type->own_loop};
 }
 

@@ -43,6 +43,7 @@ struct tr_plan_role {
     int cpus;
     double devices;
     uint64_t memory;
+    uint64_t silent_ns; /* UINT64_MAX: never too long */
     bool own_loop;
     bool system; /* lives in the node */
 };
@@ -93,9 +94,10 @@ struct tr_process {
     char name[TR_PROCESS_NAME_MAX]; /* "rollout[1]", of a shared one "PLACE[1]" */
     uint16_t first_loop;            /* its service loop: the first thread's */
     uint16_t loop_count;
-    uint32_t actors;   /* of the graph that live in it */
-    uint64_t memory;   /* ceiling in bytes: the sum of what its roles need; 0: none */
-    const char *place; /* NULL: own */
+    uint32_t actors;    /* of the graph that live in it */
+    uint64_t memory;    /* ceiling in bytes: the sum of what its roles need; 0: none */
+    uint64_t silent_ns; /* it is killed when it gives no sign of life for so long */
+    const char *place;  /* NULL: own */
     uint16_t replica;
 };
 

@@ -10,12 +10,12 @@
 #include <string.h>
 
 enum {
-    PLAN_VERSION = 1,
+    PLAN_VERSION = 2,
     HEADER_BYTES = 16,
     ARGV_MAX = 1 << 20,
     TEXT_MAX = 1 << 20,
     PLAN_VALUES = 9,
-    ROLE_VALUES = 16
+    ROLE_VALUES = 17
 };
 
 static const char magic[6] = {'t', 'r', 'p', 'l', 'a', 'n'};
@@ -40,6 +40,7 @@ write_role(const struct tr_plan_role *role, tr_buf *out)
     tr_write_i64(out, role->cpus);
     tr_write_f64(out, role->devices);
     tr_write_u64(out, role->memory);
+    tr_write_u64(out, role->silent_ns);
     tr_write_bool(out, role->own_loop);
     tr_write_bool(out, role->system);
 }
@@ -143,6 +144,7 @@ read_role(tr_reader *reader, struct tr_plan_role *role)
     role->cpus = read_int(reader, 0, INT32_MAX);
     role->devices = read_number(reader);
     (void)tr_read_u64(reader, &role->memory);
+    (void)tr_read_u64(reader, &role->silent_ns);
     (void)tr_read_bool(reader, &role->own_loop);
     (void)tr_read_bool(reader, &role->system);
     size_t length = strlen(role->name);

@@ -60,6 +60,10 @@ typedef struct troupe_role_spec {
     /* The process of a replica: NULL or "own" (default), one for each; another name: replica i
      * shares one with replica i of every role of the same place. Without effect when colocated. */
     const char *place;
+    /* Without a sign of life (it is stopped, or swapped out) for so long, a process of this role is
+     * killed and named, which counts as any other death: roles that share one, the longest. An
+     * actor that computes for long gives signs of life all the same. Default 60; -1: never. */
+    double silent_s;
 } troupe_role_spec;
 
 /* Declares a role. Mistakes are kept in the graph and told by troupe_graph_check, so the result

@@ -319,7 +319,8 @@ graph(troupe_graph *g, int argc, char **argv)
         .restarts = number(argc, argv, "restarts", 0),
         .restart_window_s = (double)number(argc, argv, "window", 0),
         .backoff_ms = number(argc, argv, "backoff", 0), .place = place,
-        .memory = (uint64_t)number(argc, argv, "memory", 0));
+        .memory = (uint64_t)number(argc, argv, "memory", 0),
+        .silent_s = (double)number(argc, argv, "silent", 0));
     if (place != NULL) {
         troupe_role_add(g, "v", &pooled, .replicas = number(argc, argv, "replicas", 2),
             .config = config, .restarts = number(argc, argv, "restarts", 0), .place = place);

@@ -549,6 +549,47 @@ def a_stopped_process_is_named(start):
 
 
 @case
+def a_process_that_stays_silent_is_replaced(start):
+    run = start("drive=serve", "replicas=2", "restarts=1", "silent=6")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    pid = run.pid("w[1]")
+    os.kill(pid, signal.SIGSTOP)
+    run.wait_err(rf"w\[1\] \(pid {pid}\) has not answered for [67] s: it is killed", 1, 9)
+    run.wait_err(rf"w\[1\] \(pid {pid}\) was killed by signal 9 \(SIGKILL\), by its node after [67] s without a sign of life")
+    run.wait_out(r"pid w\[1\] \d+", 2)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
+def a_watcher_that_was_stopped_itself_kills_nobody(start):
+    run = start("drive=serve", "replicas=1", "silent=5")
+    run.wait_out(r"pid w\[0\] \d+")
+    names = run.pids()
+    pids = sorted(names, key=lambda pid: names[pid] != "node")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(7)
+    for pid in pids:  # the node first: it looks before the worker can beat
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.6)
+    time.sleep(1)
+    check("killed" not in run.err(), run, "somebody was killed")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
+def a_stopped_process_does_not_hold_up_the_end(start):
+    run = start("drive=serve", "replicas=2", "grace=30000")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    os.kill(run.pid("w[1]"), signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    check(run.end(12) == 143, run, "exit code")
+    check("w[1] (pid" in run.err() and "it is killed" in run.err() and "w[0]: asked to stop" in run.err(), run, "words")
+
+
+@case
 def a_pooled_actor_that_blocks_is_named(start):
     run = start("method=block", "number=6000", "replicas=1", "pooled=1", "after=1000")
     ends(run, 0, r"w\[0\] \(pid \d+\) is in pooled.block for [45].\d s", r"w\[0\] \(pid \d+\) goes on")

@@ -118,11 +118,12 @@ one_without_a_ceiling_leaves_the_process_without(void **state)
     struct tr_plan *plan = NULL;
     struct tr_layout l;
     troupe_graph *g = troupe_graph_new();
-    troupe_role_add(g, "a", &alone, .place = "x", .memory = 100);
+    troupe_role_add(g, "a", &alone, .place = "x", .memory = 100, .silent_s = 90);
     troupe_role_add(g, "b", &alone, .place = "x");
     troupe_role_add(g, "c", &alone, .place = "x", .memory = 100);
     assert_int_equal(lay_out(g, false, &plan, &l), TROUPE_OK);
     assert_int_equal(l.processes[2].memory, 0);
+    assert_int_equal(l.processes[2].silent_ns, 90000000000);
     tr_layout_fini(&l);
     tr_plan_free(plan);
 }

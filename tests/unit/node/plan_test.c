@@ -16,7 +16,7 @@ make(const troupe_class *first)
     troupe_graph *g = troupe_graph_new();
     troupe_role *s = troupe_role_add(g, "source", first, .replicas = 3, .restarts = -1,
         .restart_window_s = 12.5, .backoff_ms = 7, .memory = 123456789, .mailbox = 5,
-        .config = "{\"a\": 1}", .place = "gpu", .devices = 0.5, .cpus = 2);
+        .silent_s = 2.5, .config = "{\"a\": 1}", .place = "gpu", .devices = 0.5, .cpus = 2);
     troupe_role *k = troupe_role_add(g, "sink", &sink);
     troupe_stream_add(g, "samples", .source = s, .sink = k, .max_lag = 2);
     troupe_graph_name(g, "out/run");
@@ -64,6 +64,8 @@ a_plan_survives_its_bytes(void **state)
     assert_int_equal(role->restarts, -1);
     assert_true(role->restart_window_s == 12.5 && role->devices == 0.5);
     assert_int_equal(role->memory, 123456789);
+    assert_int_equal(role->silent_ns, 2500000000);
+    assert_int_equal(read->roles[1].silent_ns, 60000000000);
     assert_true(role->own_loop && !role->system && read->roles[2].system);
     tr_plan_write(read, &again);
     assert_int_equal(again.size, bytes.size);
