@@ -92,7 +92,7 @@ troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method, troupe_a
     if (status != TROUPE_OK) {
         /* Who tries again until it works would else never hear what makes it work. */
         (void)tr_host_step(ctx->host, STEP_BUDGET);
-        return status;
+        return ctx->host->stopping ? TROUPE_STOPPED : status;
     }
     status = troupe_wait(ctx, has_answer, &waiting, TROUPE_DEADLINE_MAX_NS);
     if (status != TROUPE_OK) {

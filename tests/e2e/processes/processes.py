@@ -529,7 +529,7 @@ def a_drive_that_only_calls_gets_its_node_back(start):
     os.kill(run.pid("node"), signal.SIGKILL)
     run.wait_out(r"pid w\[0\] \d+", 2, 12)
     run.process.send_signal(signal.SIGTERM)
-    ends(run, 143)
+    check(run.end(5) == 143, run, "it hears that it is to stop")
 
 
 # --- signs of life -------------------------------------------------------------------------------------------------------
