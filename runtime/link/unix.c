@@ -42,6 +42,18 @@ tr_unix_refuse(struct tr_unix_end *end, const char *format, ...)
     options->refused(options->refused_self, text);
 }
 
+void
+tr_unix_tell_cut(
+    struct tr_unix_end *end, tr_address peer, uint32_t epoch, const char *who, const char *why)
+{
+    const tr_unix_options *options = &end->hub->options;
+    tr_unix_refuse(
+        end, "loop %u.%u (epoch %u%s) was cut: %s", peer.node, peer.loop, epoch, who, why);
+    if (options->cut != NULL) {
+        options->cut(options->refused_self, end->address, peer, epoch, why);
+    }
+}
+
 bool
 tr_unix_poll_add(struct tr_unix_end *end, int fd, uint32_t events, void *source)
 {

@@ -131,6 +131,7 @@ struct tr_unix_end {
     struct tr_unix_in *ready_last;
     bool accept_due;    /* the queue of the listener may hold somebody */
     uint64_t resume_ns; /* when accepting goes on; 0: it is not paused */
+    bool want_told;     /* that there is no descriptor to accept with */
 
     struct tr_unix_watch **watches;
     size_t watch_count;
@@ -149,6 +150,9 @@ tr_unix_end_of(troupe_endpoint *at)
 }
 
 void tr_unix_refuse(struct tr_unix_end *end, const char *format, ...) TROUPE_PRINTF(2, 3);
+/* Says that an admitted peer is cut, and why. */
+void tr_unix_tell_cut(
+    struct tr_unix_end *end, tr_address peer, uint32_t epoch, const char *who, const char *why);
 uint64_t tr_unix_now(void);
 /* Adds to the epoll; false when it is out of memory. */
 bool tr_unix_poll_add(struct tr_unix_end *end, int fd, uint32_t events, void *source);

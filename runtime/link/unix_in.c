@@ -9,6 +9,7 @@
 #include "link/unix.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -143,8 +144,9 @@ cut(struct tr_unix_end *end, struct tr_unix_in *in, const char *why)
         close_in(end, in);
         return;
     }
-    tr_unix_refuse(end, "loop %u.%u (epoch %u, %s) was cut: %s", in->peer.node, in->peer.loop,
-        in->epoch, who, why);
+    char where[100];
+    (void)snprintf(where, sizeof where, ", %s", who);
+    tr_unix_tell_cut(end, in->peer, in->epoch, where, why);
     struct tr_unix_peer *peer = tr_unix_peer_find(end, in->peer);
     struct tr_unix_out *out = peer == NULL ? NULL : peer->out;
     bool same = out != NULL && out->epoch == in->epoch;
@@ -354,15 +356,19 @@ tr_unix_accept(struct tr_unix_end *end)
     for (int i = 0; i < ACCEPTS_A_POLL && end->resume_ns == 0 && make_room(end); i++) {
         int fd = accept4(end->listener_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
+            end->want_told = false;
             add_in(end, fd);
         } else if (errno == EAGAIN) {
             end->accept_due = false;
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
-            tr_unix_refuse(end,
-                "nobody can be accepted at loop %u.%u: %s; raise the limit of open files "
-                "(ulimit -n)",
-                end->address.node, end->address.loop, strerror(errno));
+            if (!end->want_told) {
+                tr_unix_refuse(end,
+                    "nobody can be accepted at loop %u.%u: %s; raise the limit of open files "
+                    "(ulimit -n)",
+                    end->address.node, end->address.loop, strerror(errno));
+            }
+            end->want_told = true;
             pause_accepting(end, TR_UNIX_PAUSE_NS);
         }
     }

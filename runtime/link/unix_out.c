@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -509,8 +510,7 @@ hear(struct tr_unix_end *end, struct tr_unix_out *out, const struct tr_packet *p
         }
     }
     if (status != TROUPE_OK) {
-        tr_unix_refuse(end, "loop %u.%u (epoch %u) was cut: %s", out->peer.node, out->peer.loop,
-            out->epoch, err.text);
+        tr_unix_tell_cut(end, out->peer, out->epoch, "", err.text);
     }
     return status;
 }
@@ -531,8 +531,9 @@ read_acceptor(struct tr_unix_end *end, struct tr_unix_out *out)
         struct tr_packet packet = {0};
         size_t size = got > 0 ? (size_t)got : 0;
         if (got > 0 && (size < sizeof packet || size > sizeof bytes)) {
-            tr_unix_refuse(end, "loop %u.%u was cut: a packet of %zu bytes from an acceptor",
-                out->peer.node, out->peer.loop, size);
+            char why[64];
+            (void)snprintf(why, sizeof why, "a packet of %zu bytes from an acceptor", size);
+            tr_unix_tell_cut(end, out->peer, out->epoch, "", why);
             size = 0;
         }
         if (size == 0) {

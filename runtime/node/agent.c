@@ -15,6 +15,13 @@ enum {
     WAITS_TOLD_MAX = 4096 /* of one loop, at a time */
 };
 
+struct tr_cut {
+    struct tr_cut *next;
+    uint16_t loop;
+    uint32_t epoch;
+    char *why;
+};
+
 static struct tr_run_loop *
 loop_of(troupe_ctx *ctx)
 {
@@ -31,9 +38,22 @@ init(troupe_ctx *ctx, const char *config, troupe_error *err)
 }
 
 static void
+drop_cut(struct tr_run_loop *loop)
+{
+    struct tr_cut *cut = loop->cuts;
+    loop->cuts = cut->next;
+    tr_free(cut->why);
+    tr_free(cut);
+}
+
+static void
 fini(troupe_ctx *ctx)
 {
-    loop_of(ctx)->agent = NULL;
+    struct tr_run_loop *loop = loop_of(ctx);
+    while (loop->cuts != NULL) {
+        drop_cut(loop);
+    }
+    loop->agent = NULL;
 }
 
 /* --- the life of the loop's actors ----------------------------------------------------------- */
@@ -273,6 +293,37 @@ tr_agent_tell(struct tr_run_loop *loop, const char *method, troupe_args *args)
     }
     if (status != TROUPE_OK) {
         troupe_args_fini(args);
+    }
+}
+
+static void
+tell_cuts(troupe_ctx *ctx, void *user)
+{
+    struct tr_run_loop *loop = loop_of(ctx);
+    (void)user;
+    while (loop->cuts != NULL) {
+        troupe_args args = {0};
+        troupe_args_u64(&args, loop->cuts->loop);
+        troupe_args_u64(&args, loop->cuts->epoch);
+        troupe_args_str(&args, loop->cuts->why);
+        tr_agent_tell(loop, TR_METHOD_CUT, &args);
+        drop_cut(loop);
+    }
+}
+
+/* The link is at work: nothing can be sent from here. */
+void
+tr_agent_cut(struct tr_run_loop *loop, tr_address peer, uint32_t epoch, const char *why)
+{
+    if (loop->agent == NULL) {
+        return;
+    }
+    struct tr_cut *cut = tr_zalloc(1, sizeof *cut);
+    *cut = (struct tr_cut){
+        .next = loop->cuts, .loop = peer.loop, .epoch = epoch, .why = tr_strdup(why)};
+    loop->cuts = cut;
+    if (troupe_timer_start(loop->agent, 0, tell_cuts, NULL, NULL) != TROUPE_OK) {
+        drop_cut(loop); /* the log has it */
     }
 }
 

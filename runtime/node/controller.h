@@ -141,6 +141,8 @@ void tr_controller_look_end(troupe_ctx *ctx);
 
 /* Method "ended": an actor has ended by itself. */
 void tr_controller_ended(troupe_ctx *ctx, troupe_call *call);
+/* Method "cut": a peer has sent what nobody may send, and is heard no more by who says so. */
+void tr_controller_cut(troupe_ctx *ctx, troupe_call *call);
 /* An actor could not be made. */
 void tr_actor_unmade(troupe_ctx *ctx, uint32_t planned, troupe_status status, const char *text);
 /* The member is up; writes in the books how long it took when it was lost before. */

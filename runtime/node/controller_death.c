@@ -261,6 +261,27 @@ tr_member_died(troupe_ctx *ctx, uint32_t index, uint64_t notice_ns, bool expecte
     }
 }
 
+void
+tr_controller_cut(troupe_ctx *ctx, troupe_call *call)
+{
+    struct tr_controller *self = tr_controller_of(ctx);
+    const struct tr_layout *layout = &self->run->layout;
+    uint64_t loop = troupe_arg_u64(call, 0);
+    uint64_t epoch = troupe_arg_u64(call, 1);
+    const char *why = troupe_arg_str(call, 2);
+    if (troupe_args_ok(call) && loop < layout->loop_count) {
+        uint32_t index = layout->loops[loop].process;
+        const struct tr_member *member = &self->members[index];
+        if (!tr_is_here(self, index) && member->epoch != 0 && member->epoch == epoch) {
+            bool worker = layout->processes[index].kind == TR_PROCESS_WORKER;
+            troupe_log(ctx, "%s (pid %d) has sent what cannot be read: %s%s",
+                layout->processes[index].name, member->pid, why, worker ? ": it is killed" : "");
+            tr_launcher_kill_for(self->run->launcher, index, "it has sent what cannot be read");
+        }
+    }
+    troupe_reply(call, NULL);
+}
+
 /* --- the books ------------------------------------------------------------------------------- */
 
 void

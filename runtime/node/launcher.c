@@ -30,7 +30,8 @@
 enum {
     LOG_BYTES_MAX = 16 << 20,
     LOG_KEEP = 3,
-    DEATH_TEXT_MAX = 3072
+    DEATH_TEXT_MAX = 3072,
+    WHY_MAX = 256
 };
 
 struct launched {
@@ -45,6 +46,7 @@ struct launched {
     uint64_t end_by_ns;  /* 0: it is not to end */
     struct tr_silence silence;
     uint64_t killed_silent_ns; /* it was killed for it, after so long; 0: it was not */
+    char why[WHY_MAX];         /* it was killed; "" */
     bool named_silent;
     bool named_blocked;
     uint64_t silent_since_ns;
@@ -305,6 +307,9 @@ on_exit(struct launched *l)
     unwatch(l);
     tr_worker_death(l->worker, &death);
     size_t length = (size_t)snprintf(text, sizeof text, "%s ", process_of(l)->name);
+    if (l->why[0] != '\0') {
+        length += (size_t)snprintf(text + length, sizeof text - length, "(%s) ", l->why);
+    }
     tr_death_text(&death, doing, text + length, sizeof text - length);
     bool expected = l->end_by_ns != 0 && death.signal == 0 && death.exit_code == 0;
     tr_store_fence(run->store, l->slot);
@@ -420,6 +425,7 @@ tr_launcher_start(
     l->end_by_ns = 0;
     l->silence = (struct tr_silence){0};
     l->killed_silent_ns = 0;
+    l->why[0] = '\0';
     l->named_silent = false;
     l->named_blocked = false;
     watch(l);
@@ -440,6 +446,14 @@ tr_launcher_kill(struct tr_launcher *launcher, uint32_t process)
         tr_store_fence(launcher->options.run->store, l->slot);
         tr_worker_kill(l->worker);
     }
+}
+
+void
+tr_launcher_kill_for(struct tr_launcher *launcher, uint32_t process, const char *why)
+{
+    struct launched *l = &launcher->launched[process];
+    (void)snprintf(l->why, sizeof l->why, "%s", why);
+    tr_launcher_kill(launcher, process);
 }
 
 void

@@ -39,6 +39,8 @@ void tr_launcher_ending(struct tr_launcher *launcher);
 /* It is to exit by that time: it is killed, and named, when it does not. */
 void tr_launcher_end_by(struct tr_launcher *launcher, uint32_t process, uint64_t when_ns);
 
+/* The same; its death record says why. */
+void tr_launcher_kill_for(struct tr_launcher *launcher, uint32_t process, const char *why);
 /* The process has joined: it is no longer expected to. */
 void tr_launcher_joined(struct tr_launcher *launcher, uint32_t process);
 

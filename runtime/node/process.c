@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum {
     EXIT_INPUT = 2,
@@ -59,10 +60,55 @@ descriptors(const struct tr_run *run)
     return FILES_OF_OWN + here * (there * 2 + 4) + (uint64_t)run->layout.process_count * 4;
 }
 
+/* A worker's standard error gets its name from the node. */
+static void
+say(const struct tr_run *run, const char *text)
+{
+    char line[1200];
+    enum tr_process_kind kind = tr_run_here(run)->kind;
+    const char *who = kind == TR_PROCESS_WORKER ? ""
+                      : kind == TR_PROCESS_NODE ? "node: "
+                                                : "driver: ";
+    (void)snprintf(line, sizeof line, "%slink: %s", who, text);
+    if (run->options.log != NULL) {
+        run->options.log(run->options.user, line);
+    } else {
+        fprintf(stderr, "%s\n", line);
+    }
+}
+
+static void
+on_refused(void *self, const char *why)
+{
+    say(self, why);
+}
+
+/* Whose data cannot be trusted is to be replaced. Without its node, though, a process can do
+ * nothing and would not even hear of the end: it makes room for another. */
+static void
+on_cut(void *self, tr_address at, tr_address peer, uint32_t epoch, const char *why)
+{
+    const struct tr_run *run = self;
+    const struct tr_layout *layout = &run->layout;
+    if (peer.loop >= layout->loop_count) {
+        return; /* a guest */
+    }
+    uint16_t process = layout->loops[peer.loop].process;
+    if (process != run->process && layout->processes[process].kind == TR_PROCESS_NODE) {
+        say(run, "its node is not understood any more: this process ends");
+        _exit(EXIT_FAILURE);
+    }
+    tr_agent_cut(&run->loops[at.loop], peer, epoch, why);
+}
+
 troupe_status
 tr_process_open(struct tr_run *run, const struct tr_birth *birth, troupe_error *err)
 {
-    const tr_unix_options link = {.dir = run->plan->folder, .guests_first = TR_GUEST_LOOP_FIRST};
+    const tr_unix_options link = {.dir = run->plan->folder,
+        .refused = on_refused,
+        .refused_self = run,
+        .cut = on_cut,
+        .guests_first = TR_GUEST_LOOP_FIRST};
     run->epoch = birth->epoch;
     troupe_status status = tr_fd_limit(descriptors(run), err);
     if (status == TROUPE_OK) {

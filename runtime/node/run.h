@@ -30,16 +30,18 @@
 
 struct tr_run;
 struct tr_launcher;
+struct tr_cut;
 
 struct tr_run_loop {
     struct tr_run *run;
     uint16_t index;
     tr_host *host; /* NULL: of another process */
     tr_thread thread;
-    troupe_ctx *agent; /* owned by the host */
-    troupe_call *stop; /* to be answered when all actors have stopped; kept by the agent */
-    bool end;          /* its thread is to leave */
-    bool running;      /* it has a thread */
+    troupe_ctx *agent;   /* owned by the host */
+    struct tr_cut *cuts; /* peers that the controller is to be told of */
+    troupe_call *stop;   /* to be answered when all actors have stopped; kept by the agent */
+    bool end;            /* its thread is to leave */
+    bool running;        /* it has a thread */
 };
 
 struct tr_run {
@@ -120,6 +122,8 @@ tr_host_events tr_agent_events(struct tr_run_loop *loop);
 void tr_agent_join(struct tr_run *run);
 /* A call to the controller that is sent again until it is answered; takes the args. */
 void tr_agent_tell(struct tr_run_loop *loop, const char *method, troupe_args *args);
+/* Tells the controller, a moment later, that this loop has cut a peer and why. On its thread. */
+void tr_agent_cut(struct tr_run_loop *loop, tr_address peer, uint32_t epoch, const char *why);
 
 /* --- controller.c ---------------------------------------------------------------------------- */
 
@@ -149,5 +153,6 @@ void tr_controller_quit(troupe_ctx *ctx, int code);
 #define TR_METHOD_JOINED "joined" /* process, epoch, pid */
 #define TR_METHOD_ENDED  "ended"  /* role, replica, incarnation, status, text */
 #define TR_METHOD_QUIT   "quit"   /* code */
+#define TR_METHOD_CUT    "cut"    /* loop, epoch, text: it has sent what nobody may send */
 
 #endif

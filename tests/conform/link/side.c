@@ -40,6 +40,17 @@ refused(void *self, const char *why)
     (void)snprintf(side->refusal, sizeof side->refusal, "%s", why);
 }
 
+static void
+cut(void *self, tr_address at, tr_address peer, uint32_t epoch, const char *why)
+{
+    struct side *side = self;
+    assert_true(tr_address_equal(at, side->self));
+    assert_true(epoch > 0);
+    assert_non_null(strstr(side->refusal, why));
+    side->cuts++;
+    side->cut = peer;
+}
+
 void
 side_open(struct side *side, const char *dir, uint16_t node, uint32_t epoch, size_t bytes_max,
     size_t socket_bytes)
@@ -49,6 +60,7 @@ side_open(struct side *side, const char *dir, uint16_t node, uint32_t epoch, siz
         .node = node,
         .refused = refused,
         .refused_self = side,
+        .cut = cut,
         .socket_bytes = socket_bytes};
     tr_listen_options listen = {.address = side->self, .epoch = epoch, .bytes_max = bytes_max};
     troupe_error err = {0};

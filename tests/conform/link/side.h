@@ -20,6 +20,8 @@ struct side {
     uint32_t gone_epoch;
     int refusals;
     char refusal[1024]; /* the last one */
+    int cuts;           /* of peers that had said who they are */
+    tr_address cut;     /* the last one */
     bool any_order;     /* ids are not looked at */
     bool keeps_fd;
     int fd; /* the last that came, when it is kept; else -1 */

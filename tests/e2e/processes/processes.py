@@ -9,6 +9,8 @@ import re
 import resource
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -530,6 +532,47 @@ def a_drive_that_only_calls_gets_its_node_back(start):
     run.wait_out(r"pid w\[0\] \d+", 2, 12)
     run.process.send_signal(signal.SIGTERM)
     check(run.end(5) == 143, run, "it hears that it is to stop")
+
+
+def hello(folder, to, sender, epoch):
+    """A connection to a loop, whose other side says that it is `sender`."""
+    size = 0
+    for _ in range(2):  # the refusal of the first says what a hello must have
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.settimeout(5)
+        peer.connect(os.path.join(folder, os.readlink(os.path.join(folder, f"s-0-{to}"))))
+        peer.send(struct.pack("<HBBIIIIIIIHHHH", 0x7075, 1, 0, 0, 0, 24, 1, 1, size, epoch, 0, sender, 0, to))
+        said = peer.recv(1000)
+        if said[2] == 2:
+            return peer
+        peer.close()
+        size = int(re.search(rb"ours are of version 1 and up to (\d+);", said).group(1))
+    raise AssertionError(said)
+
+
+def loops(run):
+    """The run's folder, and loop -> epoch of all that listen there."""
+    folder = glob.glob(os.path.join(run.dir, "troupe", "*"))[0]
+    names = [os.readlink(path).split(".") for path in glob.glob(os.path.join(folder, "s-*")) if os.path.islink(path)]
+    return folder, {int(name[0].split("-")[2]): int(name[1]) for name in names}
+
+
+@case
+def one_that_sends_what_cannot_be_read_is_replaced(start):
+    run = start("drive=serve", "replicas=2", "restarts=3", "backoff=20")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    pid = run.pid("w[1]")
+    folder, epochs = loops(run)
+    workers = sorted(loop for loop, epoch in epochs.items() if epoch > 1)
+    with hello(folder, workers[0], workers[-1], epochs[workers[-1]]) as peer:  # a loop of w[0] hears one of w[1]
+        peer.send(b"x" * 64)
+        run.wait_err(rf"w\[0\]: link: loop 0.{workers[-1]} \(epoch \d+, .*\) was cut: packet: ")
+        run.wait_err(rf"w\[1\] \(pid {pid}\) has sent what cannot be read: packet: .*: it is killed")
+        run.wait_err(rf"w\[1\] \(it has sent what cannot be read\) \(pid {pid}\) was killed by signal 9 .*made again")
+    run.wait_out(r"pid w\[1\] \d+", 2)
+    check("w[0]" in run.pids().values() and len(re.findall(r"pid w\[0\]", run.out())) == 1, run, "w[0] was touched")
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
 
 
 # --- signs of life -------------------------------------------------------------------------------------------------------

@@ -78,7 +78,11 @@ typedef struct tr_unix_options {
     uint16_t node;   /* of this process: endpoints are opened for its loops only */
     /* A stranger or a broken peer was cut, and why. Any of the link's threads; may be NULL. */
     void (*refused)(void *self, const char *why);
-    void *refused_self;
+    void *refused_self; /* of `cut`, too */
+    /* An admitted peer was cut for what it sent; it is not heard again in this epoch. Told besides
+     * `refused`, on the thread of the endpoint `at`, which may not be used meanwhile. May be
+     * NULL. */
+    void (*cut)(void *self, tr_address at, tr_address peer, uint32_t epoch, const char *why);
     size_t socket_bytes;   /* SO_SNDBUF of each connection; 0: the system's. For tests */
     uint16_t guests_first; /* loops from here on come once and are forgotten; 0: none */
 } tr_unix_options;
