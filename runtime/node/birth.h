@@ -18,7 +18,8 @@ enum {
     TR_FD_IMAGE = 4,
     TR_FD_LOCK = 5,
     TR_FD_PEER = 6, /* a pidfd of the process that started it */
-    TR_GUARD_GIVEN = 4,
+    TR_FD_PULSE = 7,
+    TR_GUARD_GIVEN = 5,
     TR_BIRTH_TEXT_MAX = 96,
     TR_LIVES_MAX = 100, /* of the node, and of the driver */
     TR_SHORT_MAX = 5    /* short ones in a row: then it is not chance */

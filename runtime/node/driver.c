@@ -2,6 +2,7 @@
  * guards it, and runs the program's drive() on its one loop. A node that is lost is replaced by
  * another, which goes on from what the run has on disk; so is, by the node, a driver. */
 #include "node/process.h"
+#include "node/pulse.h"
 #include "sys/share.h"
 #include "sys/signals.h"
 
@@ -31,6 +32,9 @@ struct driver {
     int plan_fd;
     int image;
     int self_fd; /* a pidfd of this process */
+    int pulse_fd;
+    struct tr_pulse *pulse; /* of the node */
+    struct tr_pulse_watch watch;
     uint32_t node_epoch;
     uint32_t epoch;
     tr_worker *node; /* NULL: the one that started this driver, or none */
@@ -87,7 +91,7 @@ start_node(struct driver *driver, troupe_error *err)
         .driver_epoch = driver->epoch,
         .peer = getpid()};
     int given[TR_GUARD_GIVEN] = {
-        driver->plan_fd, driver->image, driver->folder.lock_fd, driver->self_fd};
+        driver->plan_fd, driver->image, driver->folder.lock_fd, driver->self_fd, driver->pulse_fd};
     troupe_status status = tr_guard_start(driver->plan, &birth, given, &driver->node, err);
     if (status == TROUPE_OK) {
         driver->node_lives = true;
@@ -314,6 +318,31 @@ part(struct driver *driver)
     }
 }
 
+/* In the signals' thread, since drive() may compute for as long as it likes. */
+static void
+look_at_node(void *self)
+{
+    struct driver *driver = self;
+    int pid = atomic_load(&driver->node_pid);
+    uint64_t now_ns = driver->run.sys->now_ns(driver->run.sys);
+    if (pid > 0 && tr_pulse_look(&driver->watch, driver->pulse, pid, now_ns)) {
+        signal_node(driver, SIGKILL);
+    }
+}
+
+/* From now on a node that is stopped or hangs is named, and in the end killed. */
+static troupe_status
+watch_pulse(struct driver *driver, troupe_error *err)
+{
+    void *pulse = NULL;
+    troupe_status status = tr_pages_map(driver->pulse_fd, 0, TR_PULSE_BYTES, &pulse, err);
+    driver->pulse = pulse;
+    if (status == TROUPE_OK) {
+        atomic_store(&driver->signals.tick, look_at_node);
+    }
+    return status;
+}
+
 /* Before there is anything that a signal would leave behind. */
 static troupe_status
 catch_signals(struct driver *driver, troupe_error *err)
@@ -329,7 +358,8 @@ live(struct driver *driver, const struct tr_birth *birth, troupe_error *err)
 {
     struct tr_run *run = &driver->run;
     bool first = driver->node == NULL && !driver->node_lives;
-    troupe_status status = first ? start_node(driver, err) : TROUPE_OK;
+    troupe_status status = watch_pulse(driver, err);
+    status = status == TROUPE_OK && first ? start_node(driver, err) : status;
     status = status == TROUPE_OK ? tr_process_open(run, birth, err) : status;
     status = status == TROUPE_OK ? tr_run_driver(run, err) : status;
     if (status == TROUPE_OK && first) {
@@ -373,6 +403,8 @@ finish(struct driver *driver, troupe_status status, troupe_error *err)
     if (driver->catches) {
         tr_signals_close(&driver->signals);
     }
+    tr_pages_unmap(driver->pulse, TR_PULSE_BYTES);
+    tr_close_fd(driver->pulse_fd);
     tr_close_fd(driver->self_fd);
     tr_close_fd(driver->plan_fd);
     tr_close_fd(driver->image);
@@ -388,6 +420,11 @@ prepare(struct driver *driver, const struct tr_program *program, uint32_t epoch)
         .plan_fd = -1,
         .image = -1,
         .self_fd = -1,
+        .pulse_fd = -1,
+        .watch = {.program = program->name,
+            .limit_ns = program->app->silent_s > 0   ? (uint64_t)(program->app->silent_s * 1e9)
+                        : program->app->silent_s < 0 ? UINT64_MAX
+                                                     : TR_SILENT_NS},
         .epoch = epoch,
         .run = {.process = 1, .sys = troupe_sys_posix(), .attach = attach}};
     driver->run.options.size = sizeof driver->run.options;
@@ -459,6 +496,9 @@ make_plan(struct driver *driver, const troupe_graph *graph, troupe_error *err)
         tr_buf_fini(&bytes);
     }
     status = status == TROUPE_OK ? tr_image_open(&driver->image, err) : status;
+    status = status == TROUPE_OK
+                 ? tr_pages_make("troupe-pulse", TR_PULSE_BYTES, &driver->pulse_fd, err)
+                 : status;
     return status == TROUPE_OK ? tr_pidfd_self(&driver->self_fd, err) : status;
 }
 
@@ -491,6 +531,7 @@ tr_driver_again(const struct tr_program *program, const struct tr_birth *birth)
     if (status == TROUPE_OK) {
         driver.plan_fd = TR_FD_PLAN;
         driver.image = TR_FD_IMAGE;
+        driver.pulse_fd = TR_FD_PULSE;
         driver.run.plan = driver.plan;
         atomic_store(&driver.node_is_peer, true);
         atomic_store(&driver.node_pid, birth->peer);

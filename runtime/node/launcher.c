@@ -3,7 +3,7 @@
 
 #include "node/birth.h"
 #include "node/output.h"
-#include "node/silence.h"
+#include "node/pulse.h"
 #include "sys/share.h"
 
 #include <troupe/ext/logfile.h>
@@ -499,24 +499,6 @@ keep_limits(struct launched *l, uint64_t now_ns)
     }
 }
 
-static const char *
-state_name(char state)
-{
-    switch (state) {
-    case 'T':
-    case 't':
-        return "stopped";
-    case 'D':
-        return "waiting for the kernel";
-    case 'R':
-        return "running";
-    case 'Z':
-        return "dead";
-    default:
-        return "sleeping";
-    }
-}
-
 /* A service loop answers always: when it does not, its process cannot. */
 static void
 look_for_beat(struct launched *l, uint64_t now_ns)
@@ -533,7 +515,7 @@ look_for_beat(struct launched *l, uint64_t now_ns)
         tr_worker_death(l->worker, &death);
         troupe_log(controller,
             "%s (pid %d) has not answered for %.0f s: its process is %s (state %c)", name, pid,
-            (double)silent_ns / 1e9, state_name(death.state), death.state);
+            (double)silent_ns / 1e9, tr_state_name(death.state), death.state);
         l->silent_since_ns = beat_ns;
     } else if (!silent && l->named_silent) {
         troupe_log(controller, "%s (pid %d) answers again after %.0f s", name, pid,

@@ -5,6 +5,7 @@
 #include "node/launcher.h"
 #include "node/output.h"
 #include "node/process.h"
+#include "node/pulse.h"
 #include "sys/share.h"
 #include "sys/signals.h"
 
@@ -40,6 +41,7 @@ struct node {
     uint64_t driver_since_ns;
     int short_lives; /* of drivers, in a row */
     struct tr_signals signals;
+    struct tr_pulse *pulse;
     atomic_bool lives; /* its loops run: there is somebody to wake, and somebody to kill */
 };
 
@@ -59,7 +61,8 @@ start_driver(struct node *node, troupe_error *err)
     int peer = -1;
     troupe_status status = tr_pidfd_self(&peer, err);
     if (status == TROUPE_OK) {
-        int given[TR_GUARD_GIVEN] = {TR_FD_PLAN, TR_FD_IMAGE, node->folder.lock_fd, peer};
+        int given[TR_GUARD_GIVEN] = {
+            TR_FD_PLAN, TR_FD_IMAGE, node->folder.lock_fd, peer, TR_FD_PULSE};
         status = tr_guard_start(node->plan, &birth, given, &node->driver, err);
         tr_close_fd(peer);
     }
@@ -165,6 +168,7 @@ last_signal(void *self, int number)
 static void
 on_round(struct tr_run *run)
 {
+    tr_pulse_beat(((struct node *)run)->pulse, run->sys->now_ns(run->sys));
     if (run->controller != NULL && atomic_load(&run->signal) != 0) {
         tr_controller_stop(run->controller);
     }
@@ -199,7 +203,12 @@ prepare(struct node *node, const struct tr_birth *birth, troupe_error *err)
     struct tr_run *run = &node->run;
     run->epoch = birth->epoch;
     tr_plan_set_life(node->plan, birth->node_epoch);
-    troupe_status status = tr_run_folder_adopt(node->plan->name, TR_FD_LOCK, &node->folder, err);
+    void *pulse = NULL;
+    troupe_status status = tr_pages_map(TR_FD_PULSE, 0, TR_PULSE_BYTES, &pulse, err);
+    node->pulse = pulse;
+    status = status == TROUPE_OK
+                 ? tr_run_folder_adopt(node->plan->name, TR_FD_LOCK, &node->folder, err)
+                 : status;
     status = status == TROUPE_OK ? tr_subreaper(err) : status;
     status = status == TROUPE_OK ? tr_plan_resolve(node->plan, err) : status;
     status = status == TROUPE_OK ? tr_layout_make(node->plan, false, &run->layout, err) : status;
@@ -318,6 +327,7 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
     } else {
         tr_run_folder_end(&node.folder);
     }
+    tr_pages_unmap(node.pulse, TR_PULSE_BYTES);
     tr_plan_free(node.plan);
     return code;
 }

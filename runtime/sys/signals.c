@@ -15,6 +15,10 @@
 /* One that comes so soon after the first is no second one. */
 #define SAME_NS UINT64_C(1000000000)
 
+enum {
+    TICK_MS = 500
+};
+
 /* The signal ends the process with the wait status that a shell or scheduler expects. */
 static void
 die_of(int number)
@@ -51,8 +55,12 @@ watch(void *arg)
     uint64_t told_ns = 0;
     for (;;) {
         struct signalfd_siginfo info;
-        if (poll(fds, 2, -1) < 0 && errno != EINTR) {
+        if (poll(fds, 2, TICK_MS) < 0 && errno != EINTR) {
             return;
+        }
+        void (*tick)(void *self) = atomic_load(&signals->tick);
+        if (tick != NULL && fds[1].revents == 0) {
+            tick(signals->self);
         }
         if (fds[1].revents != 0) {
             return;
@@ -92,6 +100,7 @@ tr_signals_open(
 {
     *signals = (struct tr_signals){.got = got, .self = self};
     atomic_init(&signals->relay_pid, 0);
+    atomic_init(&signals->tick, NULL);
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);

@@ -22,7 +22,9 @@ struct tr_signals {
     void (*last)(void *self, int number); /* at the second signal, before it ends the process; may
                                            * be NULL; set after the opening */
     void *self;
-    atomic_int relay_pid; /* who passes on what it gets, maybe late; 0: nobody */
+    void (*_Atomic tick)(void *self); /* every half second, for who watches; may be NULL, set after
+                                       * the opening */
+    atomic_int relay_pid;             /* who passes on what it gets, maybe late; 0: nobody */
 };
 
 /* Blocks the signals in the calling thread (and so in all that it starts) and runs got() on a

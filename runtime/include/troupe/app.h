@@ -43,6 +43,9 @@ typedef struct troupe_app {
     int pool_loops;    /* threads for pooled actors; 0: one per processor, at most 8 */
     uint64_t grace_ns; /* for the stop hooks; 0: 30 s */
     bool colocate;     /* all actors in this one process, as with --colocate */
+    /* The run's own process (the node part) is named when it gives no sign of life for 5 s, and
+     * killed and replaced after so long; 0: 60 s; below 0: never. Of workers: see graph.h. */
+    double silent_s;
 } troupe_app;
 
 /* Runs a program: builds and checks the graph, prints it when --graph or --graph=dot is given,

@@ -652,5 +652,6 @@ main(int argc, char **argv)
     return troupe_main(argc, argv,
         &(troupe_app){.graph = graph,
             .drive = drive,
+            .silent_s = (double)number(argc, argv, "silent", 0),
             .grace_ns = (uint64_t)number(argc, argv, "grace", 5000) * MS});
 }

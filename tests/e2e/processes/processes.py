@@ -605,6 +605,40 @@ def a_process_that_stays_silent_is_replaced(start):
 
 
 @case
+def a_stopped_node_is_named_and_goes_on(start):
+    run = start("drive=serve", "replicas=1")
+    run.wait_out(r"pid w\[0\] \d+")
+    node = run.pid("node")
+    os.kill(node, signal.SIGSTOP)
+    run.wait_err(rf"cast: the node part \(pid {node}\) has not answered for [56] s: its process is stopped \(state T\)", 1, 8)
+    os.kill(node, signal.SIGCONT)
+    run.wait_err(rf"cast: the node part \(pid {node}\) answers again after [5678] s", 1, 3)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+    check("killed" not in run.err(), run, "somebody was killed")
+
+
+@case
+def a_node_that_stays_silent_is_replaced(start):
+    run = start("drive=insist", "replicas=1", "silent=6")
+    run.wait_out(r"pid w\[0\] \d+")
+    node = run.pid("node")
+    os.kill(node, signal.SIGSTOP)
+    run.wait_err(rf"the node part \(pid {node}\) has not answered for [67] s: it is killed", 1, 9)
+    run.wait_out(r"pid w\[0\] \d+", 2, 9)
+    os.kill(run.process.pid, signal.SIGKILL)  # its successor watches too, though the node is no child of its
+    run.process.wait(5)
+    run.wait_out(r"driver \d+", 2)
+    run.wait_out(r"pid w\[0\] \d+", 3)
+    node = run.pid("node")
+    os.kill(node, signal.SIGSTOP)
+    run.wait_err(rf"the node part \(pid {node}\) has not answered for [67] s: it is killed", 1, 9)
+    run.wait_out(r"pid w\[0\] \d+", 4, 9)
+    os.kill(run.pid("cast"), signal.SIGTERM)
+    run.gone()
+
+
+@case
 def a_watcher_that_was_stopped_itself_kills_nobody(start):
     run = start("drive=serve", "replicas=1", "silent=5")
     run.wait_out(r"pid w\[0\] \d+")
