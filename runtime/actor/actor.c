@@ -205,6 +205,12 @@ run_call(troupe_ctx *ctx, struct troupe_msg *call)
         (void)tr_answer_text(call, TROUPE_TIMEOUT, "its time was over before it could run");
         return;
     }
+    /* One that may be sent again was promised an answer of its method. */
+    if ((call->state & TR_MSG_RECORDED) == 0 && (call->frame.flags & TR_FRAME_ONE_WAY) == 0 &&
+        tr_is_choked(ctx->host, call->frame.source)) {
+        (void)tr_answer_text(call, TROUPE_FULL, "its caller does not read the answers that it has");
+        return;
+    }
     if (call->group != 0) {
         ctx->group_open[call->group - 1]++;
         call->counted = true;

@@ -111,6 +111,14 @@ tr_route(tr_host *host, struct troupe_msg *msg)
     return TROUPE_OK;
 }
 
+bool
+tr_is_choked(const tr_host *host, tr_address peer)
+{
+    const troupe_link *link = host->options.link;
+    return link->owed != NULL && !is_here(host, peer) &&
+           link->owed(host->loop.endpoint, peer) >= TR_OWED_MAX;
+}
+
 /* A call that was accepted before: ignored while it runs, answered as before when it is done. */
 static troupe_status
 repeat(
@@ -140,13 +148,18 @@ wants_record(const tr_host *host, const struct troupe_msg *msg)
     return (msg->frame.flags & TR_FRAME_RETRY) != 0 || !host->options.link->exact;
 }
 
-/* Calls that are kept are as much a queue as the mailbox is. */
+/* Calls that are kept are as much a queue as the mailbox is, and so are answers that their callers
+ * do not read. */
 static bool
 has_room(const troupe_ctx *ctx, const tr_frame *frame)
 {
-    bool keeps = ctx->kept_count >= TROUPE_DEFERRED_MAX ||
-                 ctx->kept_bytes >= (size_t)TROUPE_DEFERRED_BYTES_MAX;
-    return tr_mailbox_has_room(&ctx->mailbox) && (!keeps || (frame->flags & TR_FRAME_ONE_WAY) != 0);
+    if (!tr_mailbox_has_room(&ctx->mailbox)) {
+        return false;
+    }
+    return (frame->flags & TR_FRAME_ONE_WAY) != 0 ||
+           (ctx->kept_count < TROUPE_DEFERRED_MAX &&
+               ctx->kept_bytes < (size_t)TROUPE_DEFERRED_BYTES_MAX &&
+               !tr_is_choked(ctx->host, frame->source));
 }
 
 troupe_status

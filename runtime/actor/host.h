@@ -280,6 +280,14 @@ void tr_chain_text(const tr_host *host, const struct tr_open *open, char *out, s
 /* Sends a message to where its frame says; takes it on OK. For a call to this very loop the
  * status is that of tr_arrive_call. */
 troupe_status tr_route(tr_host *host, struct troupe_msg *msg);
+
+enum {
+    TR_OWED_MAX = 64 << 20 /* bytes of answers and items that may wait for one peer to read */
+};
+
+/* Whether so much waits for the peer that nothing more should be made for it: it is stopped, or
+ * slower than what it asks for. Answers and items need no credit, so this is what bounds them. */
+bool tr_is_choked(const tr_host *host, tr_address peer);
 /* Frees what could not be sent. */
 void tr_late_fini(tr_host *host);
 /* A call for one of our actors; takes it on OK. GONE: no such incarnation; FULL: its mailbox is. */

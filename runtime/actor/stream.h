@@ -39,6 +39,7 @@ struct tr_out {
     bool lossy;
     bool parked;    /* an item was refused for want of room */
     bool room_told; /* the news of room is in the mailbox */
+    bool choked;    /* parked, and it is the caller's process that does not read */
     uint64_t parked_since_ns;
     troupe_room_fn on_room;
     void *user;

@@ -5,6 +5,7 @@
 
 #define PAUSE_FIRST_NS UINT64_C(100000000)
 #define PAUSE_MAX_NS   UINT64_C(1600000000)
+#define CHOKED_NS      UINT64_C(20000000) /* before it is looked again whether the caller reads */
 
 static struct tr_out *
 out_of(const struct troupe_msg *call)
@@ -43,6 +44,9 @@ arm(struct tr_out *out)
     uint64_t when = out->deadline_ns;
     if (out->lossy) {
         when = TR_MIN(when, host->loop.now_ns + out->pause_ns);
+    }
+    if (out->choked) {
+        when = TR_MIN(when, host->loop.now_ns + CHOKED_NS);
     }
     (void)tr_timers_cancel(&host->loop.timers, out->timer);
     out->timer = (troupe_timer){0};
@@ -85,6 +89,31 @@ remove_ended(struct tr_out *out)
 }
 
 static void
+tell_room(struct tr_out *out, struct troupe_msg *news)
+{
+    troupe_ctx *ctx = out->call->owner;
+    out->room_told = true;
+    tr_mailbox_push(&ctx->mailbox, news);
+    ctx->blocked = false;
+    tr_loop_queue(&out->host->loop, &ctx->task);
+}
+
+/* Of a stream whose caller did not read: goes on when it does. */
+static void
+look_again(struct tr_out *out)
+{
+    out->choked = tr_is_choked(out->host, out->frame.source);
+    if (!out->choked && out->parked && !out->room_told) {
+        struct troupe_msg *news = tr_msg_new(0);
+        news->frame = out->frame;
+        news->frame.kind = TR_FRAME_CREDIT;
+        news->frame.length = 0;
+        tell_room(out, news);
+    }
+    arm(out);
+}
+
+static void
 timer_fired(const struct tr_timer_job *job)
 {
     struct tr_out *out = job->self;
@@ -96,6 +125,10 @@ timer_fired(const struct tr_timer_job *job)
         } else {
             tr_cancel_mark(out->call, TROUPE_TIMEOUT);
         }
+        return;
+    }
+    if (out->choked && out->call != NULL) {
+        look_again(out);
         return;
     }
     out->pause_ns = TR_MIN(out->pause_ns * 2, PAUSE_MAX_NS);
@@ -197,6 +230,12 @@ troupe_item(troupe_call *call, troupe_args *args)
         park(out);
         return TROUPE_AGAIN;
     }
+    if (tr_is_choked(out->host, out->frame.source)) {
+        out->choked = true;
+        park(out);
+        arm(out);
+        return TROUPE_AGAIN;
+    }
     if (out->sent == UINT32_MAX) {
         return TROUPE_FULL;
     }
@@ -280,14 +319,11 @@ tr_arrive_credit(tr_host *host, struct troupe_msg *msg)
     out->taken = TR_MAX(out->taken, frame->remaining_us);
     drop_received(out);
     bool room = out->sent - out->taken < out->ahead_max;
-    if (out->call == NULL || !out->parked || !room || out->room_told) {
+    if (out->call == NULL || !out->parked || !room || out->room_told || out->choked) {
         tr_msg_free(msg);
         return;
     }
-    out->room_told = true;
-    tr_mailbox_push(&ctx->mailbox, msg);
-    ctx->blocked = false;
-    tr_loop_queue(&host->loop, &ctx->task);
+    tell_room(out, msg);
 }
 
 static void

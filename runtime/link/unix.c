@@ -192,6 +192,14 @@ unix_credit(troupe_endpoint *from, tr_address to)
     return out == NULL ? 0 : (size_t)TR_MIN(out->granted - out->calls, out->window);
 }
 
+static size_t
+unix_owed(troupe_endpoint *from, tr_address to)
+{
+    struct tr_unix_end *end = tr_unix_end_of(from);
+    const struct tr_unix_peer *peer = tr_unix_peer_find(end, to);
+    return peer == NULL || peer->out == NULL ? 0 : peer->out->queue.bytes;
+}
+
 /* --- events ----------------------------------------------------------------------------------- */
 
 static void
@@ -413,6 +421,7 @@ troupe_link_unix(const tr_unix_options *options, troupe_link **out, troupe_error
         .wait = unix_wait,
         .wake = unix_wake,
         .credit = unix_credit,
+        .owed = unix_owed,
         .close = unix_close,
         .free = unix_free,
         .watch = unix_watch,

@@ -49,6 +49,7 @@ struct tr_unix_queue {
     struct troupe_msg *first;
     struct troupe_msg *last;
     uint32_t sent; /* bytes of the first that are gone already */
+    size_t bytes;  /* of all, the first counted whole */
 };
 
 /* A connection that we dialled. */

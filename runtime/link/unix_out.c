@@ -288,6 +288,7 @@ enqueue(struct tr_unix_queue *queue, struct troupe_msg *msg)
         queue->last->next = msg;
     }
     queue->last = msg;
+    queue->bytes += sizeof msg->frame + msg->frame.length;
 }
 
 /* One packet of one message, from `*sent` on. 0, or the errno. */
@@ -336,6 +337,7 @@ shift(struct tr_unix_queue *queue)
     struct troupe_msg *msg = queue->first;
     queue->first = msg->next;
     queue->sent = 0;
+    queue->bytes -= sizeof msg->frame + msg->frame.length;
     tr_msg_free(msg);
 }
 

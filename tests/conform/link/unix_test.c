@@ -400,7 +400,11 @@ calls_stop_at_the_credit_and_answers_do_not(void **state)
     }
     assert_int_equal(side_send(&a, b.self, sent, 10000, TR_FRAME_CALL), TROUPE_AGAIN);
     assert_true(now_ns() - begin_ns < UINT64_C(2000000000));
+    /* What the other does not read is known: no less than the answers, no more than all. */
+    assert_in_range(a.link->owed(a.at, b.self), 10000000, 10100 * (uint64_t)sent);
+    assert_int_equal(a.link->owed(a.at, (tr_address){.node = 9}), 0);
     side_until(&a, &b, &b.heard, sent);
+    assert_int_equal(a.link->owed(a.at, b.self), 0);
     /* Everything is back but what is not worth a packet; and its coming back ends a wait. */
     for (int i = 0; i < 4; i++) {
         (void)side_poll(&a, 0);

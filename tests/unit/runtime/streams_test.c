@@ -159,6 +159,57 @@ stream_with_cap_1_is_never_more_than_1_ahead_take_one_and_exactly_one_more_comes
     }
 }
 
+static size_t owed_bytes;
+
+static size_t
+owed(troupe_endpoint *from, tr_address to)
+{
+    (void)from;
+    (void)to;
+    return owed_bytes;
+}
+
+/* Its process is stopped, say: what has been made waits, and nothing more is made for it. */
+static void
+a_caller_that_does_not_read_is_made_nothing_more_for(void **state)
+{
+    (void)state;
+    struct scene s = scene_on(1);
+    rig.link->owed = owed;
+    owed_bytes = 64 << 20;
+    troupe_call_id id = open_stream(s.from, 1, 3, 200);
+    assert_int_equal(answers.count, 1); /* a new call is not even begun */
+    assert_int_equal(answers.answers[0].status, TROUPE_AGAIN);
+    owed_bytes = 0;
+    troupe_args args = {0};
+    troupe_args_i64(&args, 5);
+    troupe_args_i64(&args, 2);
+    assert_int_equal(troupe_call_send(s.from, troupe_to(s.from, "alpha", 1), "numbers", &args,
+                         .on_answer = rig_note, .user = &answers, .id = &id, .ahead_max = 2),
+        TROUPE_OK);
+    rig_settle(&rig);
+    assert_int_equal(s.self->sent, 2);
+    owed_bytes = 64 << 20;
+    assert_int_equal(take(s.from, id), 1);
+    assert_int_equal(take(s.from, id), 2);
+    assert_int_equal(s.self->sent, 2);
+    int parks = s.self->parks;
+    for (int i = 0; i < 10; i++) {
+        rig_advance(&rig, 20000000);
+        assert_int_equal(s.self->sent, 2);
+    }
+    assert_int_equal(count_waits(1, TR_WAIT_ROOM, "2 items sent"), 1);
+    assert_int_equal(s.self->parks, parks);
+    owed_bytes = 0;
+    rig_advance(&rig, 20000000);
+    assert_int_equal(s.self->sent, 4);
+    for (int64_t i = 3; i <= 5; i++) {
+        assert_int_equal(take(s.from, id), i);
+    }
+    assert_int_equal(answers.count, 2);
+    assert_int_equal(answers.answers[1].value, 5);
+}
+
 static void
 stream_dropped_the_producer_runs_to_its_end_and_is_told(void **state)
 {
@@ -385,6 +436,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(stream_with_cap_1_is_never_more_than_1_ahead_take_one_and_exactly_one_more_comes),
+        TEST(a_caller_that_does_not_read_is_made_nothing_more_for),
         TEST(stream_dropped_the_producer_runs_to_its_end_and_is_told),
         TEST(consumer_killed_the_parked_producer_is_released_and_told),
         TEST(producer_killed_the_consumer_hears_of_it_after_the_items_that_had_come),

@@ -68,6 +68,9 @@ struct troupe_link {
         troupe_endpoint *at, int fd, void (*ready)(void *self, int fd), void *self);
     /* Nothing is called for `fd` any more; does nothing when it is not watched. */
     void (*unwatch)(troupe_endpoint *at, int fd);
+    /* Bytes that wait at `from` for room on the way to the peer: what it does not read, because it
+     * is stopped or slow. NULL in a link where nothing waits. */
+    size_t (*owed)(troupe_endpoint *from, tr_address to);
 };
 
 /* The in-process link: messages are passed as pointers. */
