@@ -53,12 +53,6 @@ audit_report(tr_audit *a, const char *kind, int64_t group, int64_t step, const c
     a->violation(a->self, kind, group, step, text);
 }
 
-uint64_t
-tr_audit_violations(const tr_audit *a)
-{
-    return a->violations;
-}
-
 static void
 take_run(tr_audit *a, const struct audit_record *r)
 {

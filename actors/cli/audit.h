@@ -41,6 +41,5 @@ void tr_audit_free(tr_audit *audit); /* NULL is allowed */
 void tr_audit_record(tr_audit *audit, const void *body, size_t size);
 /* No more records will come. */
 void tr_audit_end(tr_audit *audit);
-uint64_t tr_audit_violations(const tr_audit *audit);
 
 #endif

@@ -407,12 +407,6 @@ tr_world_loops(const tr_world *world)
     return world->loop_count;
 }
 
-const troupe_sys *
-tr_world_sys(tr_world *world)
-{
-    return &world->sys;
-}
-
 troupe_link *
 tr_world_link(tr_world *world)
 {

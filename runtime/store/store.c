@@ -351,12 +351,6 @@ tr_store_fd(const troupe_store *store)
     return store->fd;
 }
 
-uint32_t
-tr_store_slot(const troupe_store *store)
-{
-    return store->slot;
-}
-
 /* --- looking --------------------------------------------------------------------------------- */
 
 void

@@ -99,7 +99,6 @@ uint64_t tr_world_hash(const tr_world *world);
 tr_host *tr_world_host(tr_world *world, int loop);
 uint32_t tr_world_epoch(const tr_world *world, int loop);
 int tr_world_loops(const tr_world *world);
-const troupe_sys *tr_world_sys(tr_world *world);
 troupe_link *tr_world_link(tr_world *world);
 
 #ifdef __cplusplus

@@ -50,8 +50,6 @@ troupe_status tr_store_slot_open(
  * returns when the owner reclaims the slot. */
 troupe_status tr_store_attach(
     int fd, uint32_t slot, troupe_store **out, troupe_error *err) TROUPE_MUST_USE;
-/* The slot of this handle. */
-uint32_t tr_store_slot(const troupe_store *store);
 
 /* --- death ---------------------------------------------------------------------------------- */
 
