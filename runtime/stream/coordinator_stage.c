@@ -94,8 +94,9 @@ take_value(struct tr_coordinator *c, struct tr_note *note, troupe_answer *answer
     tr_note_free(c, note);
 }
 
-/* An error is no number: the machine asks again, then fails the group. Of a death it learns from
- * the directory, which also says who came after. */
+/* An error is no number, whatever the method calls it: the machine asks again, then fails the
+ * group. Of a death, which the runtime tells, it learns from the directory, which also says who
+ * came after. */
 static void
 score_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
 {
@@ -103,7 +104,8 @@ score_answered(troupe_ctx *ctx, troupe_answer *answer, void *user)
     struct tr_note *note = user;
     troupe_staged what = about(note);
     troupe_status status = troupe_answer_status(answer);
-    switch (status) {
+    bool by_method = troupe_answer_by_method(answer);
+    switch (by_method && status != TROUPE_OK && status != TROUPE_AGAIN ? TROUPE_FAILED : status) {
     case TROUPE_OK:
         take_value(c, note, answer);
         break;

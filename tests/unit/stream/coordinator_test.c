@@ -202,10 +202,14 @@ test_a_stage_that_gives_no_number_fails_the_group_not_the_reward(void **state)
     assert_int_equal(rig.records[TROUPE_RECORD_STAGED], 0);
     assert_int_equal(rig.records[TROUPE_RECORD_FAILED], 1);
     rig.reward = 1;
-    rig.reward_status = TROUPE_FAILED;
-    finish_group(1, 0);
-    assert_int_equal(rig.records[TROUPE_RECORD_STAGED], 0);
-    assert_int_equal(rig.records[TROUPE_RECORD_FAILED], 2);
+    /* A program of the method's that died is no death of the actor. */
+    const troupe_status words[] = {TROUPE_FAILED, TROUPE_DIED, TROUPE_TIMEOUT};
+    for (uint64_t i = 0; i < TR_COUNT(words); i++) {
+        rig.reward_status = words[i];
+        finish_group(i + 1, 0);
+        assert_int_equal(rig.records[TROUPE_RECORD_STAGED], 0);
+        assert_int_equal(rig.records[TROUPE_RECORD_FAILED], i + 2);
+    }
 }
 
 static void
