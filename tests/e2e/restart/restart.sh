@@ -13,6 +13,14 @@ options=(--task add --mode sync --steps 40 --batch 16 --group-size 4 --eval-limi
 mode=sync
 [[ " $* " == *" --mode async "* ]] && mode=async
 
+# The state of a checkpoint has counted each sample that it covers, no more and no fewer.
+counts() {
+    local state=$1/checkpoint-40/train_state.json counted bytes
+    counted=$(sed -n 's/^ *"sampled_samples": \([0-9]*\).*/\1/p' "$state")
+    bytes=$(sed -n 's/^ *"samples_bytes": \([0-9]*\).*/\1/p' "$state")
+    [ "$(head -c "$bytes" "$1/samples.jsonl" | wc -l)" -eq "$counted" ]
+}
+
 sums() { (cd "$1" && sha256sum model.safetensors optimizer.safetensors); }
 
 "$program" "$roles" 0 1 "${options[@]}" --out "$work/whole" >"$work/log"
@@ -42,6 +50,7 @@ for ((i = 1; i <= runs; i++)); do
         echo "run $i, disturbed, differs from the undisturbed one"
         exit 1
     fi
+    counts "$run" || { echo "run $i has samples that its state has not counted"; exit 1; }
     n=$(grep -c "ended by the test" "$work/log-$i" || true)
     deaths=$((deaths + n))
     rm -rf "$run"
