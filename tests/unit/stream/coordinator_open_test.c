@@ -68,6 +68,7 @@ test_with_a_mirror_nothing_is_void(void **state)
     struct answer *open = call(1, "open", NULL);
     assert_int_equal(open->status, TROUPE_OK);
     assert_string_equal(open->json, "mirror");
+    assert_true(open->trained > 0);
     assert_int_equal(open->words[0], 0); /* the same epoch */
     assert_int_equal(open->words[1], 1);
     assert_int_equal(open->words[2], 1);
@@ -94,6 +95,12 @@ test_with_a_mirror_nothing_is_void(void **state)
     assert_int_equal(open->words[1], 0);
     assert_true(open->voided);
     assert_string_equal(open->json, "model");
+    assert_int_equal(open->trained, 0);
+    /* Asked again it says the same. */
+    open = call(1, "open", NULL);
+    assert_true(open->voided);
+    assert_int_equal(open->words[0], 1);
+    assert_int_equal(open->trained, 0);
 }
 
 static void

@@ -213,6 +213,9 @@ on_answer(troupe_ctx *ctx, troupe_answer *answer, void *user)
         a->voided = troupe_arg_bool(answer, 7);
         a->ended = troupe_arg_bool(answer, 11);
         a->restarts = troupe_arg_u64(answer, 14);
+        if (troupe_arg_reader(answer, 8, &in) && tr_read_array(&in, &count) && count == 7) {
+            (void)(tr_read_u64(&in, &a->trained) && tr_read_u64(&in, &a->trained)); /* the 2nd */
+        }
         (void)snprintf(a->text, sizeof a->text, "%s", troupe_arg_str(answer, 16));
     }
     if (a->status == TROUPE_OK && troupe_arg_count(answer) > 0 &&

@@ -36,6 +36,7 @@ struct answer {
     /* Of `open`; `json` is then the origin, `text` why. */
     bool published, mirrored, voided, ended;
     uint64_t restarts;
+    uint64_t trained; /* by the ledger of the committed step */
 };
 
 /* One world with a coordinator (loop 0), a policy (1), a rollout (2) and a reward (3). */
