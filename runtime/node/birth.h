@@ -22,7 +22,7 @@ enum {
     TR_GUARD_GIVEN = 5,
     TR_BIRTH_TEXT_MAX = 96,
     TR_LIVES_MAX = 100, /* of the node, and of the driver */
-    TR_SHORT_MAX = 5    /* short ones in a row: then it is not chance */
+    TR_SHORT_MAX = 12   /* short ones in a row: then it is not chance */
 };
 
 /* A life that ends so soon after its start is a short one. */

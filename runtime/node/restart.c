@@ -26,6 +26,7 @@ back_off(
     /* It was up since the end of its pause. Who stayed up for ten times as long as it was kept
      * waiting did not die of its start. */
     uint64_t quiet_ns = TR_MIN(TR_MAX(replica->pause_ns * 10, TR_QUIET_MIN_NS), TR_QUIET_MAX_NS);
+    quiet_ns = TR_MIN(quiet_ns, limits->window_ns);
     bool quiet = !replica->died || now_ns - replica->died_ns >= quiet_ns + replica->pause_ns;
     replica->in_a_row = quiet ? 1 : replica->in_a_row + 1;
     uint64_t doubled = TR_MIN(replica->pause_ns * 2, TR_BACKOFF_MAX_NS);
@@ -40,7 +41,8 @@ tr_restart_decide(const struct tr_restart_limits *limits, struct tr_restart_role
 {
     /* The pauses alone keep a replica that dies at each start below any limit of its window. */
     back_off(limits, replica, now_ns);
-    bool crash_loop = limits->restarts > 0 && replica->in_a_row > TR_IN_A_ROW_MAX;
+    uint32_t in_a_row_max = (uint32_t)TR_MAX(limits->restarts / 2, (int)TR_IN_A_ROW_MAX);
+    bool crash_loop = limits->restarts > 0 && replica->in_a_row > in_a_row_max;
     if (tr_restart_left(limits, role, now_ns) == 0 || crash_loop) {
         return false;
     }

@@ -7,13 +7,15 @@
 #include <stdint.h>
 
 #define TR_BACKOFF_MAX_NS UINT64_C(10000000000)
-/* A replica that was up for ten times its last pause, at least and at most for these times, begins
- * with the first pause again. One that never was, death after death, is given up. */
+/* A replica that was up for ten times its last pause, at least and at most for these times (and at
+ * most for a window), begins with the first pause again. One that never was, death after death, is
+ * given up. */
 #define TR_QUIET_MIN_NS UINT64_C(1000000000)
 #define TR_QUIET_MAX_NS UINT64_C(10000000000)
 
 enum {
-    TR_IN_A_ROW_MAX = 10 /* restarts: about half a minute of pauses from 100 ms on */
+    /* Restarts, or half of what the role may have: about half a minute of pauses from 100 ms on. */
+    TR_IN_A_ROW_MAX = 10
 };
 
 /* What a role may lose. */

@@ -72,7 +72,8 @@ every_story_goes_as_told(void **state)
     }
 }
 
-/* The pauses of one that dies of its start leave fewer deaths in a window than its role may have. */
+/* The pauses of one that dies of its start leave fewer deaths in a window than its role may have.
+ */
 static void
 who_dies_of_its_start_is_given_up(void **state)
 {
