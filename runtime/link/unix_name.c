@@ -1,8 +1,8 @@
 /* The directory of a run, and who listens in it.
  *
  * A socket's file outlives its process, so a name alone says nothing: whoever takes an address
- * connects to it first. Taking and dropping happen under a lock of the directory, which the kernel
- * lets go when its holder dies. */
+ * connects to it first. Taking and dropping happen under a lock of that name, which the kernel lets
+ * go when its holder dies; one that is stopped with it holds up its own successor and nobody else. */
 #include "link/unix.h"
 
 #include <troupe/ext/sys.h>
@@ -96,24 +96,47 @@ open_socket(void)
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/* A lock belongs to an open file, so every taker opens the directory for itself. */
-static troupe_status
-lock(const struct tr_unix_end *end, int *out, troupe_error *err)
+static void
+lock_name(tr_address address, char *out, size_t size)
 {
-    int fd = openat(end->hub->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (int i = 0; fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
-        if (fd < 0 || i == LOCK_TRIES || (errno != EWOULDBLOCK && errno != EINTR)) {
-            int error = errno;
-            if (fd >= 0) {
-                (void)close(fd);
-            }
-            return troupe_fail(err, fd < 0 ? TROUPE_NO_SPACE : TROUPE_TIMEOUT,
-                "directory of sockets %s cannot be locked: %s", end->hub->dir, strerror(error));
+    (void)snprintf(out, size, "s-%u-%u.lock", address.node, address.loop);
+}
+
+/* A lock whose file was removed, by who dropped the address, is a lock of nothing. */
+static bool
+is_there(const struct tr_unix_hub *hub, const char *name, int fd)
+{
+    struct stat a, b;
+    return fstat(fd, &a) == 0 && fstatat(hub->dir_fd, name, &b, AT_SYMLINK_NOFOLLOW) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* A lock belongs to an open file, so every taker opens it for itself. `create` is O_CREAT or 0: who
+ * drops an address leaves nothing in a directory that is being removed. */
+static troupe_status
+lock(const struct tr_unix_end *end, int create, int *out, troupe_error *err)
+{
+    char name[40];
+    int error = EWOULDBLOCK;
+    lock_name(end->address, name, sizeof name);
+    for (int i = 0; i < LOCK_TRIES && (error == EWOULDBLOCK || error == EINTR); i++) {
+        int fd = openat(
+            end->hub->dir_fd, name, create | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (fd < 0) {
+            return troupe_fail(err, TROUPE_NO_SPACE, "%s/%s cannot be opened: %s", end->hub->dir,
+                name, strerror(errno));
         }
+        error = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+        if (error == 0 && is_there(end->hub, name, fd)) {
+            *out = fd;
+            return TROUPE_OK;
+        }
+        (void)close(fd);
+        error = error == 0 ? EWOULDBLOCK : error;
         troupe_sleep_ns(1000000);
     }
-    *out = fd;
-    return TROUPE_OK;
+    return troupe_fail(
+        err, TROUPE_TIMEOUT, "%s/%s cannot be locked: %s", end->hub->dir, name, strerror(error));
 }
 
 /* A socket that nobody listens on refuses; a full queue is somebody's. */
@@ -199,7 +222,7 @@ tr_unix_name_take(struct tr_unix_end *end, troupe_error *err)
     (void)snprintf(end->name, sizeof end->name, "%s.%u.%llu", name, end->epoch,
         (unsigned long long)end->window);
     int held = -1;
-    troupe_status status = lock(end, &held, err);
+    troupe_status status = lock(end, O_CREAT, &held, err);
     if (status == TROUPE_OK) {
         status = take_locked(end, err);
         (void)close(held);
@@ -216,7 +239,7 @@ tr_unix_name_drop(struct tr_unix_end *end)
         return;
     }
     int held = -1;
-    if (lock(end, &held, NULL) == TROUPE_OK) {
+    if (lock(end, 0, &held, NULL) == TROUPE_OK) {
         char target[96], name[32];
         uint32_t epoch = 0;
         uint64_t window = 0;
@@ -226,6 +249,8 @@ tr_unix_name_drop(struct tr_unix_end *end)
             (void)unlinkat(end->hub->dir_fd, name, 0);
             (void)unlinkat(end->hub->dir_fd, target, 0);
         }
+        lock_name(end->address, name, sizeof name);
+        (void)unlinkat(end->hub->dir_fd, name, 0);
         (void)close(held);
     }
 }

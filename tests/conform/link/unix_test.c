@@ -9,6 +9,7 @@
 #include <troupe/ext/sys.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -164,6 +165,40 @@ an_address_is_taken_once_in_all_processes(void **state)
 }
 
 /* --- lives ------------------------------------------------------------------------------------ */
+
+/* Somebody is stopped in the middle of taking or dropping an address, or of anything else with the
+ * directory: that is no matter of the other addresses. */
+static void
+who_is_stopped_with_an_address_holds_up_nobody_else(void **state)
+{
+    (void)state;
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/s-7-0.lock", dir);
+    int held[2] = {open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600),
+        open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    for (int i = 0; i < 2; i++) {
+        assert_true(held[i] >= 0);
+        assert_int_equal(flock(held[i], LOCK_EX), 0);
+    }
+    struct side other, blocked;
+    uint64_t begin_ns = now_ns();
+    side_open(&other, dir, 6, 1, 0, 0);
+    side_close(&other);
+    assert_true(now_ns() - begin_ns < 1000000000);
+    tr_unix_options options = {.dir = dir, .node = 7};
+    tr_listen_options listen = {.address = {.node = 7}, .epoch = 1};
+    troupe_error err = {0};
+    assert_int_equal(troupe_link_unix(&options, &blocked.link, &err), TROUPE_OK);
+    assert_int_equal(
+        blocked.link->listen(blocked.link, &listen, &blocked.at, &err), TROUPE_TIMEOUT);
+    assert_non_null(strstr(err.text, "s-7-0.lock cannot be locked"));
+    (void)close(held[0]);
+    assert_int_equal(blocked.link->listen(blocked.link, &listen, &blocked.at, &err), TROUPE_OK);
+    blocked.link->close(blocked.at);
+    blocked.link->free(blocked.link);
+    (void)close(held[1]);
+    assert_int_equal(access(path, F_OK), -1); /* it goes with the address */
+}
 
 static void
 everything_that_had_arrived_is_delivered_before_the_end(void **state)
@@ -540,6 +575,7 @@ main(void)
         CASE(loops_of_other_processes_are_not_opened),
         CASE(what_a_dead_process_left_is_replaced),
         CASE(an_address_is_taken_once_in_all_processes),
+        CASE(who_is_stopped_with_an_address_holds_up_nobody_else),
         CASE(everything_that_had_arrived_is_delivered_before_the_end),
         CASE(a_send_that_finds_the_end_first_does_not_hide_what_came_before),
         CASE(a_reset_does_not_hide_what_came_before),
