@@ -2,7 +2,8 @@
  *
  * A socket's file outlives its process, so a name alone says nothing: whoever takes an address
  * connects to it first. Taking and dropping happen under a lock of that name, which the kernel lets
- * go when its holder dies; one that is stopped with it holds up its own successor and nobody else. */
+ * go when its holder dies; one that is stopped with it holds up its own successor and nobody
+ * else. */
 #include "link/unix.h"
 
 #include <troupe/ext/sys.h>

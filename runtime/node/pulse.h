@@ -29,8 +29,8 @@ struct tr_pulse_watch {
     bool named, over;
 };
 
-/* Every half second, at the time now_ns. It says on standard error that the node is silent, and that
- * it answers again. True once, when it has been silent too long. */
+/* Every half second, at the time now_ns. It says on standard error that the node is silent, and
+ * that it answers again. True once, when it has been silent too long. */
 bool tr_pulse_look(
     struct tr_pulse_watch *watch, const struct tr_pulse *pulse, int pid, uint64_t now_ns);
 
