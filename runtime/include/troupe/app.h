@@ -3,18 +3,22 @@
  * What runs where. Unless a run is colocated it is several processes of one image: the program as
  * it was typed (the driver), the node that owns the run, and a worker for each replica of a role,
  * or for those that share a place. A process that is lost is replaced by another.
- * - main(), static constructors and whatever else stands before troupe_main run in every one of
- *   them, with the same arguments, and again in each replacement. Nothing there may be what must
- *   happen once (to empty a file, to take a port) or must not fail; it belongs into `graph`.
- * - `graph` runs once, in the process that was typed. What it notes in the graph reaches the
- *   others, as text; what it writes into a global does not: no memory is shared but objects.
- * - `drive` runs in the driver. A driver that was lost is replaced and runs it again from its
- *   beginning, while the actors went on: let it find out how far they are. exit() inside it counts
- *   as such a loss, so return instead.
- * - Classes are static and constant, in the program or in a shared library that it has loaded;
- *   their hooks and methods run in the worker (or the node, for a stream's coordinator).
- * - A worker's standard output and error are pipes to the node, which passes them on in whole
- *   lines, and its standard input is empty. */
+ *
+ * main(), static constructors and whatever else stands before troupe_main run in every one of
+ * them, with the same arguments, and again in each replacement. Nothing there may be what must
+ * happen once (to empty a file, to take a port): that belongs into `graph`.
+ *
+ * `graph` runs once, in the process that was typed. What it notes in the graph reaches the others,
+ * as text; what it writes into a global does not: no memory is shared but objects.
+ *
+ * `drive` runs in the driver. A driver that was lost is replaced and runs it again from its
+ * beginning, while the actors went on: let it find out how far they are. exit() inside it counts
+ * as such a loss, so return instead.
+ *
+ * Classes are static and constant, in the program or in a shared library that it has loaded; their
+ * hooks and methods run in the worker, those of a stream's coordinator in the node. A worker's
+ * standard output and error are pipes to the node, which passes them on in whole lines, each to
+ * where it belongs; its standard input is empty. */
 #ifndef TROUPE_APP_H
 #define TROUPE_APP_H
 
