@@ -1,6 +1,7 @@
 /* What guests ask of the controller: how the run stands, who waits for whom, and that it stop. */
 #include "node/controller.h"
 #include "node/launcher.h"
+#include "sys/procfs.h"
 
 #include <troupe/ext/guest.h>
 #include <troupe/ext/wire.h>
@@ -49,10 +50,18 @@ process_status(const struct tr_controller *self, uint32_t index, uint64_t now_ns
 {
     const struct tr_process *process = &self->run->layout.processes[index];
     const struct tr_member *member = &self->members[index];
-    json_t *json =
-        json_pack("{s:s, s:s, s:i, s:i}", "name", process->name, "state", state_name(member->state),
-            "pid", tr_is_here(self, index) ? getpid() : member->pid, "starts", (int)member->lives);
-    if (process->kind != TR_PROCESS_WORKER || self->run->launcher == NULL) {
+    int pid = tr_is_here(self, index) ? getpid() : member->pid;
+    bool worker = process->kind == TR_PROCESS_WORKER;
+    json_t *json = json_pack("{s:s, s:s, s:i, s:i}", "name", process->name, "state",
+        state_name(member->state), "pid", pid, "starts",
+        (int)(worker ? member->lives : member->epoch)); /* which life: each start is one */
+    if (!worker || self->run->launcher == NULL) {
+        struct tr_proc_memory memory;
+        if (pid > 0 && tr_proc_memory_read(pid, &memory)) {
+            const char state[2] = {memory.state, '\0'};
+            json_object_set_new(json, "process_state", json_string(state));
+            json_object_set_new(json, "rss_bytes", json_integer((json_int_t)memory.rss));
+        }
         return json;
     }
     struct tr_launched_facts facts;
