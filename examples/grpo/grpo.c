@@ -7,6 +7,8 @@
 #include <troupe/roles.h>
 #include <troupe/troupe.h>
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +58,10 @@ graph(troupe_graph *g, int argc, char **argv)
     }
     const char *roles = run.role_config;
     troupe_graph_store(g, run.store_bytes);
+    char logs[PATH_MAX];
+    (void)snprintf(logs, sizeof logs, "%s/log", troupe_options_text(run.options, "out"));
     troupe_graph_name(g, troupe_options_text(run.options, "out"));
+    troupe_graph_logs(g, logs);
     troupe_role *policy = troupe_role_add(
         g, "policy", &troupe_lm_policy, .config = roles, .devices = 1, .restarts = RESTARTS);
     troupe_role *rollout = troupe_role_add(g, "rollout", &troupe_lm_rollout, .config = roles,

@@ -4,9 +4,11 @@
 #include <troupe/ext/base.h>
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 troupe_graph *
 troupe_graph_new(void)
@@ -39,6 +41,7 @@ troupe_graph_free(troupe_graph *graph)
         tr_free(graph->weights[i].name);
     }
     tr_free(graph->name);
+    tr_free(graph->logs);
     tr_free(graph);
 }
 
@@ -59,6 +62,24 @@ troupe_graph_name(troupe_graph *graph, const char *name)
 {
     tr_free(graph->name);
     graph->name = name == NULL || name[0] == '\0' ? NULL : tr_strdup(name);
+}
+
+void
+troupe_graph_logs(troupe_graph *graph, const char *dir)
+{
+    char here[PATH_MAX];
+    tr_buf path = {0};
+    tr_free(graph->logs);
+    graph->logs = NULL;
+    if (dir == NULL || dir[0] == '\0' || (dir[0] != '/' && getcwd(here, sizeof here) == NULL)) {
+        return;
+    }
+    if (dir[0] != '/') {
+        tr_buf_printf(&path, "%s/", here);
+    }
+    tr_buf_puts(&path, dir);
+    graph->logs = tr_strdup(path.data);
+    tr_buf_fini(&path);
 }
 
 troupe_status

@@ -32,6 +32,7 @@ struct troupe_graph {
     bool drawing;         /* it will be shown, not run */
     uint64_t store_bytes; /* 0: not given */
     char *name;           /* NULL: not given */
+    char *logs;           /* absolute; NULL: not given */
     troupe_error error;   /* the first mistake; status OK when there is none */
     troupe_role *roles[TROUPE_ROLES_MAX];
     int role_count;

@@ -13,10 +13,12 @@
 #include <troupe/ext/sys.h>
 #include <troupe/ext/worker.h>
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TICK_NS  UINT64_C(250000000)
@@ -197,6 +199,37 @@ log_line(void *user, const char *line)
 
 /* --- its life -------------------------------------------------------------------------------- */
 
+static bool
+is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Where the program wants its logs, or the run's folder, where they end with the run. */
+static const char *
+log_folder(struct node *node)
+{
+    const char *logs = node->plan->logs;
+    if (logs[0] == '\0') {
+        return node->plan->folder;
+    }
+    char *parent = tr_strdup(logs);
+    char *slash = strrchr(parent, '/');
+    *slash = '\0';
+    bool made =
+        is_folder(logs) || ((slash == parent || is_folder(parent) || mkdir(parent, 0777) == 0) &&
+                               mkdir(logs, 0777) == 0);
+    tr_free(parent);
+    if (!made) {
+        tr_buf line = {0};
+        tr_buf_printf(&line, "%s: no logs are kept: %s", logs, strerror(errno));
+        log_line(node, line.data);
+        tr_buf_fini(&line);
+    }
+    return made ? logs : node->plan->folder;
+}
+
 static troupe_status
 prepare(struct node *node, const struct tr_birth *birth, troupe_error *err)
 {
@@ -220,7 +253,7 @@ prepare(struct node *node, const struct tr_birth *birth, troupe_error *err)
         struct tr_launcher_options options = {.run = run,
             .image = TR_FD_IMAGE,
             .plan_fd = TR_FD_PLAN,
-            .folder = node->plan->folder,
+            .folder = log_folder(node),
             .driver_epoch = birth->driver_epoch,
             .output = node->output};
         run->options.log = log_line;

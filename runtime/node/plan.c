@@ -67,6 +67,7 @@ tr_plan_of_graph(const troupe_graph *graph, const troupe_run_options *options, s
     plan->name = tr_strdup("");
     plan->folder = tr_strdup("");
     plan->title = tr_strdup(graph->name == NULL ? "" : graph->name);
+    plan->logs = tr_strdup(graph->logs == NULL ? "" : graph->logs);
     plan->program = tr_strdup("");
     plan->argv = tr_zalloc(1, sizeof *plan->argv);
     plan->role_count = (uint32_t)(graph->role_count + graph->stream_count);
@@ -125,6 +126,7 @@ tr_plan_free(struct tr_plan *plan)
     tr_free(plan->name);
     tr_free(plan->folder);
     tr_free(plan->title);
+    tr_free(plan->logs);
     tr_free(plan->program);
     tr_free(plan);
 }

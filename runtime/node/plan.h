@@ -52,6 +52,7 @@ struct tr_plan {
     char *name;    /* of the run's folder; "" when it has none */
     char *folder;  /* its path; "" */
     char *title;   /* what people call it besides; "" for nothing */
+    char *logs;    /* directory for what processes print, absolute; "": the folder */
     char *program; /* for messages */
     char **argv;   /* of the first driver, NULL-ended */
     uint32_t argc;

@@ -2,7 +2,7 @@
  * any bytes: what it gives is a plan within all limits, or nothing.
  *
  *   "trplan" version:u16 crc32c:u32 size:u32
- *   [program, name, folder, title, argv, store, grace, pool, roles] */
+ *   [program, name, folder, title, logs, argv, store, grace, pool, roles] */
 #include "node/plan.h"
 
 #include <troupe/ext/wire.h>
@@ -14,7 +14,7 @@ enum {
     HEADER_BYTES = 16,
     ARGV_MAX = 1 << 20,
     TEXT_MAX = 1 << 20,
-    PLAN_VALUES = 9,
+    PLAN_VALUES = 10,
     ROLE_VALUES = 17
 };
 
@@ -66,6 +66,7 @@ tr_plan_write(const struct tr_plan *plan, tr_buf *out)
     tr_write_str(&body, plan->name);
     tr_write_str(&body, plan->folder);
     tr_write_str(&body, plan->title);
+    tr_write_str(&body, plan->logs);
     tr_write_array(&body, plan->argc);
     for (uint32_t i = 0; i < plan->argc; i++) {
         tr_write_str(&body, plan->argv[i]);
@@ -186,6 +187,7 @@ read_body(tr_reader *reader, struct tr_plan *plan)
     plan->name = read_text(reader);
     plan->folder = read_text(reader);
     plan->title = read_text(reader);
+    plan->logs = read_text(reader);
     read_argv(reader, plan);
     (void)tr_read_u64(reader, &plan->store_bytes);
     (void)tr_read_u64(reader, &plan->grace_ns);

@@ -37,6 +37,11 @@ void troupe_graph_store(troupe_graph *graph, uint64_t bytes);
 /* What people call this run besides its folder's name: its output directory, say. `troupe stop`
  * and `troupe status` find it by either. Copied; NULL or "": none. */
 void troupe_graph_name(troupe_graph *graph, const char *name);
+/* Where what the processes of a run print is kept: DIR/ROLE-REPLICA.log (or PLACE-REPLICA.log), up
+ * to four files of 16 MiB for each process (.log.1 is the one before). The directory and its parent
+ * are made when they are not there; a run that goes on appends. Copied; NULL or "": in the run's
+ * folder, which is removed at its end. What a run in one process prints is not kept. */
+void troupe_graph_logs(troupe_graph *graph, const char *dir);
 
 /* --- roles ---------------------------------------------------------------------------------- */
 

@@ -326,6 +326,7 @@ graph(troupe_graph *g, int argc, char **argv)
             .config = config, .restarts = number(argc, argv, "restarts", 0), .place = place);
     }
     troupe_graph_name(g, value(argc, argv, "title", NULL));
+    troupe_graph_logs(g, value(argc, argv, "logs", NULL));
     return TROUPE_OK;
 }
 

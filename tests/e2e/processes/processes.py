@@ -190,6 +190,18 @@ def output_is_prefixed_once(start):
 
 
 @case
+def what_was_printed_is_kept_where_the_program_says(start):
+    run = start("method=print", "text=words", "replicas=2", "logs=kept/log")
+    check(run.end() == 0, run, "code")
+    with open(os.path.join(run.work, "kept/log/w-0.log"), encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    check({"out: words", "err: words"} <= set(lines), run, lines)
+    check(sorted(os.listdir(os.path.join(run.work, "kept/log"))) == ["w-0.log", "w-1.log"], run, "files")
+    run = start("method=print", "text=words", "replicas=1", "logs=/proc/none/log")
+    ends(run, 0, "/proc/none/log: no logs are kept: ", "out: words")
+
+
+@case
 def a_flood_of_output_ends(start):
     run = start("method=flood", "number=50000", "replicas=1", "code=3")
     ends(run, 3, "line 49999 of a flood|lines were dropped")
@@ -833,6 +845,8 @@ def status_shows_processes_and_waits(start):
     check(all(p["pid"] in run.pids() for p in processes.values()), run, shown.stdout)
     check(processes["w[0]"]["doing"].startswith("player.block for "), run, shown.stdout)
     check(processes["w[0]"]["rss_bytes"] > 0 and processes["w[0]"]["answers"], run, shown.stdout)
+    check(all(p["rss_bytes"] > 0 and p["starts"] == 1 and p["process_state"] in "RSD" for p in processes.values()), run,
+          shown.stdout)
     silent = [loop for loop in one["waits"] if "silent" in loop]
     check(len(silent) == 1 and silent[0]["process"] == "w[0]", run, shown.stdout)
     waits = [w for loop in one["waits"] for w in loop.get("waits", []) if w["whom"] == "w[0].block"]

@@ -20,6 +20,7 @@ make(const troupe_class *first)
     troupe_role *k = troupe_role_add(g, "sink", &sink);
     troupe_stream_add(g, "samples", .source = s, .sink = k, .max_lag = 2);
     troupe_graph_name(g, "out/run");
+    troupe_graph_logs(g, "/out/run/log");
     troupe_run_options options = {
         .size = sizeof options, .streams = &streams, .grace_ns = 77, .pool_loops = 3};
     struct tr_plan *plan = NULL;
@@ -52,6 +53,7 @@ a_plan_survives_its_bytes(void **state)
         fail_msg("%s", err.text);
     }
     assert_string_equal(read->title, "out/run");
+    assert_string_equal(read->logs, "/out/run/log");
     assert_string_equal(read->argv[1], "--x=\xc3\xa4");
     assert_null(read->argv[2]);
     assert_int_equal(read->grace_ns, 77);
