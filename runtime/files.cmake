@@ -21,7 +21,7 @@ troupe_library(troupe_runtime
     node/restart.c node/hosts.c node/agent.c node/controller.c node/controller_news.c
     node/controller_death.c node/controller_end.c node/controller_ask.c node/guest.c node/names.c node/kept.c node/run.c
     node/birth.c node/output.c node/launcher.c node/process.c node/worker.c node/node.c
-    node/driver.c node/pulse.c node/main.c
+    node/driver.c node/pulse.c node/describe.c node/main.c
     sim/events.c sim/link.c sim/sys.c sim/faults.c sim/world.c
   LIBS PkgConfig::JANSSON PkgConfig::XXHASH ${TROUPE_MSGPACK_LIB} Threads::Threads m
   INCLUDES ${CMAKE_CURRENT_SOURCE_DIR}/include)

@@ -23,6 +23,10 @@
 #define SILENT_NS (4 * S)
 /* While the run ends nobody waits longer for one that is silent. */
 #define SILENT_END_NS (6 * S)
+/* One that was killed and is not dead by then is stuck in the kernel. */
+#define KILLED_NS (5 * S)
+/* What computes in one piece for so long may as well hang; or for 5 times its limit of silence. */
+#define LONG_NS (300 * S)
 /* Nothing that a loop with other duties does takes so long. */
 #define BLOCKED_NS (4 * S)
 #define SWEEP_NS   (1 * S)
@@ -31,6 +35,7 @@ enum {
     LOG_BYTES_MAX = 16 << 20,
     LOG_KEEP = 3,
     DEATH_TEXT_MAX = 3072,
+    STUCK_MAX = 16,
     WHY_MAX = 256
 };
 
@@ -45,12 +50,20 @@ struct launched {
     uint64_t join_by_ns; /* 0: it has joined */
     uint64_t end_by_ns;  /* 0: it is not to end */
     struct tr_silence silence;
+    uint64_t killed_by_ns;     /* it was killed, and is dead by then; 0: it was not */
+    uint64_t named_long_ns;    /* the beginning of the piece of code that it was named for */
     uint64_t killed_silent_ns; /* it was killed for it, after so long; 0: it was not */
     char why[WHY_MAX];         /* it was killed; "" */
     bool named_silent;
     bool named_blocked;
     uint64_t silent_since_ns;
     atomic_int pid; /* for a kill from another thread; 0 when none runs */
+};
+
+/* Killed, not dead, and given up. Its slot of the store stays fenced until it ends after all. */
+struct stuck {
+    tr_worker *worker;
+    uint32_t slot;
 };
 
 struct tr_launcher {
@@ -62,6 +75,8 @@ struct tr_launcher {
     uint64_t swept_ns;
     int keep_pid; /* 0: none */
     bool ending;
+    struct stuck stuck[STUCK_MAX];
+    size_t stuck_count;
 };
 
 static const struct tr_process *
@@ -175,51 +190,6 @@ open_log(struct launched *l)
 
 /* --- what it does ---------------------------------------------------------------------------- */
 
-static const char *
-method_name(const struct tr_plan *plan, uint32_t role, uint32_t id, const char **class_name)
-{
-    *class_name = role < plan->role_count ? plan->roles[role].type->name : "?";
-    for (uint32_t i = 0; i < plan->role_count; i++) {
-        /* The role's own class first: a method of it is meant. */
-        const troupe_class *type = plan->roles[(role + i) % plan->role_count].type;
-        for (const troupe_method *m = type->methods; m->name != NULL; m++) {
-            if (tr_method_id(m->name) == id) {
-                return m->name;
-            }
-        }
-    }
-    return "?";
-}
-
-static void
-describe(const struct tr_plan *plan, tr_life_loop note, uint64_t now_ns, char *out, size_t size)
-{
-    const char *class_name = NULL;
-    const char *method =
-        method_name(plan, tr_life_role_of(note.what), tr_life_method_of(note.what), &class_name);
-    double s = now_ns > note.since_ns ? (double)(now_ns - note.since_ns) / 1e9 : 0;
-    switch (tr_life_kind_of(note.what)) {
-    case TR_LIFE_METHOD:
-        (void)snprintf(out, size, "%s.%s for %.1f s", class_name, method, s);
-        break;
-    case TR_LIFE_ANSWER:
-        (void)snprintf(out, size, "%s, at the answer to %s, for %.1f s", class_name, method, s);
-        break;
-    case TR_LIFE_INIT:
-        (void)snprintf(out, size, "%s.init for %.1f s", class_name, s);
-        break;
-    case TR_LIFE_START:
-        (void)snprintf(out, size, "%s.start for %.1f s", class_name, s);
-        break;
-    case TR_LIFE_STOP:
-        (void)snprintf(out, size, "%s.stop for %.1f s", class_name, s);
-        break;
-    default:
-        (void)snprintf(out, size, "%s.idle for %.1f s", class_name, s);
-        break;
-    }
-}
-
 /* The note of an actor of the graph in one of the process's loops that has been there longest;
  * `blocking` looks only at loops that others wait for. */
 static bool
@@ -253,7 +223,7 @@ tr_launcher_doing(
     if (!longest(launcher, process, false, &note)) {
         return false;
     }
-    describe(launcher->options.run->plan, note, now_ns, out, size);
+    tr_life_describe(launcher->options.run->plan, note, now_ns, out, size);
     return true;
 }
 
@@ -272,8 +242,11 @@ unwatch(struct launched *l)
 static void
 sweep(struct tr_launcher *launcher)
 {
-    int pids[TR_PROCESSES_MAX + 1];
+    int pids[TR_PROCESSES_MAX + 1 + STUCK_MAX];
     size_t count = 0;
+    for (size_t i = 0; i < launcher->stuck_count; i++) {
+        pids[count++] = tr_worker_pid(launcher->stuck[i].worker);
+    }
     if (launcher->keep_pid != 0) {
         pids[count++] = launcher->keep_pid;
     }
@@ -425,6 +398,8 @@ tr_launcher_start(
     l->end_by_ns = 0;
     l->silence = (struct tr_silence){0};
     l->killed_silent_ns = 0;
+    l->killed_by_ns = 0;
+    l->named_long_ns = 0;
     l->why[0] = '\0';
     l->named_silent = false;
     l->named_blocked = false;
@@ -445,6 +420,7 @@ tr_launcher_kill(struct tr_launcher *launcher, uint32_t process)
     if (l->worker != NULL) {
         tr_store_fence(launcher->options.run->store, l->slot);
         tr_worker_kill(l->worker);
+        l->killed_by_ns = l->killed_by_ns == 0 ? now(l->launcher) + KILLED_NS : l->killed_by_ns;
     }
 }
 
@@ -544,7 +520,7 @@ look_for_block(struct launched *l, uint64_t now_ns)
     int pid = tr_worker_pid(l->worker);
     if (blocked && !l->named_blocked) {
         char where[128];
-        describe(run->plan, note, now_ns, where, sizeof where);
+        tr_life_describe(run->plan, note, now_ns, where, sizeof where);
         troupe_log(run->controller,
             "%s (pid %d) is in %s: nothing else of its thread runs meanwhile; give its class "
             ".own_loop if it is to compute for long",
@@ -553,6 +529,67 @@ look_for_block(struct launched *l, uint64_t now_ns)
         troupe_log(run->controller, "%s (pid %d) goes on", name, pid);
     }
     l->named_blocked = blocked || (l->named_blocked && l->named_silent);
+}
+
+/* One with a loop of its own may compute as long as it likes; who waits for it wants to know. */
+static void
+look_for_long(struct launched *l, uint64_t now_ns)
+{
+    tr_life_loop note = {0};
+    uint64_t limit_ns = process_of(l)->silent_ns;
+    limit_ns = limit_ns < LONG_NS ? limit_ns * 5 : LONG_NS;
+    if (!l->named_silent && !l->named_blocked && longest(l->launcher, l->process, false, &note) &&
+        now_ns > note.since_ns + limit_ns && note.since_ns != l->named_long_ns) {
+        const struct tr_run *run = l->launcher->options.run;
+        char where[128];
+        tr_life_describe(run->plan, note, now_ns, where, sizeof where);
+        troupe_log(run->controller, "%s (pid %d) is in %s: it computes for long, or it hangs",
+            process_of(l)->name, tr_worker_pid(l->worker), where);
+        l->named_long_ns = note.since_ns;
+    }
+}
+
+/* The run goes on as if it were dead: it never runs code of its own again. */
+static void
+give_up(struct launched *l)
+{
+    struct tr_launcher *launcher = l->launcher;
+    struct tr_run *run = launcher->options.run;
+    tr_death death;
+    char text[256];
+    if (launcher->stuck_count == STUCK_MAX) {
+        return;
+    }
+    tr_worker_death(l->worker, &death);
+    (void)snprintf(text, sizeof text,
+        "%s (pid %d) was killed and is not dead after %d s: its process is %s (state %c); what it "
+        "holds of the store stays there",
+        process_of(l)->name, death.pid, (int)(KILLED_NS / S), tr_state_name(death.state),
+        death.state);
+    unwatch(l);
+    launcher->stuck[launcher->stuck_count++] = (struct stuck){l->worker, l->slot};
+    l->worker = NULL;
+    l->killed_by_ns = 0;
+    atomic_store(&l->pid, 0);
+    if (run->controller != NULL) {
+        tr_member_died(run->controller, l->process, 0, false, text);
+    }
+}
+
+static void
+look_at_stuck(struct tr_launcher *launcher, uint64_t now_ns)
+{
+    for (size_t i = launcher->stuck_count; i-- > 0;) {
+        struct stuck *stuck = &launcher->stuck[i];
+        tr_worker_check(stuck->worker, now_ns);
+        if (tr_worker_exited(stuck->worker)) {
+            troupe_log(launcher->options.run->controller, "pid %d is dead at last",
+                tr_worker_pid(stuck->worker));
+            tr_store_reclaim(launcher->options.run->store, stuck->slot, NULL);
+            tr_worker_free(stuck->worker);
+            *stuck = launcher->stuck[--launcher->stuck_count];
+        }
+    }
 }
 
 void
@@ -571,12 +608,18 @@ tr_launcher_tick(struct tr_launcher *launcher, uint64_t now_ns)
         if (!same_fds(l)) {
             watch(l); /* what could not be watched before */
         }
+        if (l->killed_by_ns != 0 && now_ns >= l->killed_by_ns) {
+            give_up(l);
+            continue;
+        }
         keep_limits(l, now_ns);
         if (l->end_by_ns == 0) {
             look_for_beat(l, now_ns);
             look_for_block(l, now_ns);
+            look_for_long(l, now_ns);
         }
     }
+    look_at_stuck(launcher, now_ns);
     if (now_ns > launcher->swept_ns + SWEEP_NS) {
         sweep(launcher);
     }
@@ -611,6 +654,9 @@ tr_launcher_free(struct tr_launcher *launcher)
         struct launched *l = &launcher->launched[i];
         tr_worker_free(l->worker);
         tr_logfile_close(l->log);
+    }
+    for (size_t i = 0; i < launcher->stuck_count; i++) {
+        tr_worker_free(launcher->stuck[i].worker);
     }
     launcher->options.run->life = NULL;
     tr_pages_unmap(launcher->pages, launcher->page_bytes);

@@ -48,6 +48,10 @@ void tr_launcher_joined(struct tr_launcher *launcher, uint32_t process);
 bool tr_launcher_doing(
     const struct tr_launcher *launcher, uint32_t process, uint64_t now_ns, char *out, size_t size);
 
+/* "lm_rollout.lease for 0.2 s": what a loop's note says (describe.c). */
+void tr_life_describe(
+    const struct tr_plan *plan, tr_life_loop note, uint64_t now_ns, char *out, size_t size);
+
 /* The process as it is. */
 struct tr_launched_facts {
     bool running;

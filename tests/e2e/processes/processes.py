@@ -2,6 +2,7 @@
 """Real processes of a run: what each does when parts of it print, block, fail, die and are stopped. After each case no
 process of the run and no folder of it is left. Standard library only. Usage: processes.py CAST TROUPE [CASE...]"""
 import contextlib
+import ctypes
 import glob
 import json
 import os
@@ -676,6 +677,29 @@ def a_stopped_process_does_not_hold_up_the_end(start):
     run.process.send_signal(signal.SIGTERM)
     check(run.end(12) == 143, run, "exit code")
     check("w[1] (pid" in run.err() and "it is killed" in run.err() and "w[0]: asked to stop" in run.err(), run, "words")
+
+
+@case
+def one_that_cannot_die_does_not_hold_up_the_end(start):
+    run = start("drive=serve", "replicas=2", "grace=30000")
+    run.wait_out(r"pid w\[\d\] \d+", 2)
+    pid = run.pid("w[1]")
+    # A process that somebody traces is not seen to be dead by its parent until the tracer has looked.
+    if ctypes.CDLL(None).ptrace(ctypes.c_long(0x4206), ctypes.c_long(pid), None, None) != 0:
+        print("        tracing is not allowed here")
+        return
+    os.kill(pid, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    code = run.process.wait(25)
+    os.waitpid(pid, 0x40000000)
+    run.gone()
+    check(code == 143 and re.search(rf"w\[1\] \(pid {pid}\) was killed and is not dead after 5 s", run.err()), run, "named")
+
+
+@case
+def one_that_computes_for_very_long_is_named(start):
+    run = start("method=block", "number=7000", "replicas=1", "silent=1")
+    ends(run, 0, r"w\[0\] \(pid \d+\) is in player.block for 5.\d s: it computes for long, or it hangs")
 
 
 @case
