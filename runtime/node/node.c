@@ -6,6 +6,7 @@
 #include "node/output.h"
 #include "node/process.h"
 #include "node/pulse.h"
+#include "sys/procfs.h"
 #include "sys/share.h"
 #include "sys/signals.h"
 
@@ -24,6 +25,8 @@
 #define TICK_NS  UINT64_C(250000000)
 #define PART_NS  UINT64_C(5000000000) /* for the driver to end after the run */
 #define FLUSH_NS UINT64_C(1000000000)
+/* A driver that is stopped for so long is named. */
+#define STOPPED_NS UINT64_C(4000000000)
 
 enum {
     EXIT_SIGNAL = 128
@@ -43,6 +46,8 @@ struct node {
     uint64_t driver_since_ns;
     int short_lives; /* of drivers, in a row */
     struct tr_signals signals;
+    uint64_t driver_stopped_ns; /* since when it is seen to be; 0: it is not */
+    bool driver_named;
     struct tr_pulse *pulse;
     atomic_bool lives; /* its loops run: there is somebody to wake, and somebody to kill */
 };
@@ -176,11 +181,34 @@ on_round(struct tr_run *run)
     }
 }
 
+/* drive() may compute for as long as it likes, so its process gives no signs of life and is never
+ * killed for want of them; but everybody who waits for a stopped one is to know. */
+static void
+look_at_driver(struct node *node, troupe_ctx *ctx, uint64_t now_ns)
+{
+    struct tr_proc proc = {.state = '?'};
+    int pid = node->driver != NULL ? tr_worker_pid(node->driver) : node->first_driver;
+    bool stopped =
+        node->driver_lives && tr_proc_read(pid, &proc) && (proc.state == 'T' || proc.state == 't');
+    node->driver_stopped_ns = !stopped                       ? 0
+                              : node->driver_stopped_ns == 0 ? now_ns
+                                                             : node->driver_stopped_ns;
+    if (stopped && !node->driver_named && now_ns >= node->driver_stopped_ns + STOPPED_NS) {
+        troupe_log(ctx, "the driver (pid %d) has not answered for %.0f s: its process is %s", pid,
+            (double)(now_ns - node->driver_stopped_ns) / 1e9, tr_state_name(proc.state));
+        node->driver_named = true;
+    } else if (!stopped && node->driver_named) {
+        troupe_log(ctx, "the driver (pid %d) goes on", pid);
+        node->driver_named = false;
+    }
+}
+
 static void
 on_tick(troupe_ctx *ctx, void *user)
 {
     struct node *node = user;
     tr_launcher_tick(node->run.launcher, node->run.sys->now_ns(node->run.sys));
+    look_at_driver(node, ctx, node->run.sys->now_ns(node->run.sys));
     if (node->driver != NULL) {
         tr_worker_check(node->driver, node->run.sys->now_ns(node->run.sys));
     }

@@ -632,6 +632,19 @@ def a_stopped_node_is_named_and_goes_on(start):
 
 
 @case
+def a_stopped_driver_is_named_and_goes_on(start):
+    run = start("drive=serve", "replicas=1")
+    run.wait_out(r"pid w\[0\] \d+")
+    pid = run.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    run.wait_err(rf"the driver \(pid {pid}\) has not answered for [45] s: its process is stopped", 1, 7)
+    os.kill(pid, signal.SIGCONT)
+    run.wait_err(rf"the driver \(pid {pid}\) goes on", 1, 3)
+    run.process.send_signal(signal.SIGTERM)
+    ends(run, 143)
+
+
+@case
 def a_node_that_stays_silent_is_replaced(start):
     run = start("drive=insist", "replicas=1", "silent=6")
     run.wait_out(r"pid w\[0\] \d+")
