@@ -270,11 +270,12 @@ on_exit(struct launched *l)
     char where[128];
     size_t told = 0;
     if (l->killed_silent_ns != 0) {
-        told = (size_t)snprintf(doing, sizeof doing, "after %.0f s without a sign of life ",
+        told = (size_t)snprintf(doing, sizeof doing, "after %.0f s without a sign of life",
             (double)l->killed_silent_ns / 1e9);
     }
     if (tr_launcher_doing(launcher, l->process, at_ns, where, sizeof where)) {
-        (void)snprintf(doing + told, sizeof doing - told, "while in %s", where);
+        (void)snprintf(
+            doing + told, sizeof doing - told, "%swhile in %s", told > 0 ? ", " : "", where);
     }
     tr_death death;
     unwatch(l);

@@ -611,7 +611,7 @@ def a_process_that_stays_silent_is_replaced(start):
     pid = run.pid("w[1]")
     os.kill(pid, signal.SIGSTOP)
     run.wait_err(rf"w\[1\] \(pid {pid}\) has not answered for [67] s: it is killed", 1, 9)
-    run.wait_err(rf"w\[1\] \(pid {pid}\) was killed by signal 9 \(SIGKILL\), by its node after [67] s without a sign of life")
+    run.wait_err(rf"w\[1\] \(pid {pid}\) was killed by signal 9 \(SIGKILL\), by its node after [67] s without a sign of life; it was stopped")
     run.wait_out(r"pid w\[1\] \d+", 2)
     run.process.send_signal(signal.SIGTERM)
     ends(run, 143)
