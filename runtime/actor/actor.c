@@ -383,6 +383,7 @@ tr_actor_end(troupe_ctx *ctx, troupe_status status, const char *text)
     char *cause = tr_strdup(text != NULL && text[0] != '\0' ? text : troupe_status_text(status));
     host->actors[ctx->slot] = NULL;
     host->actor_count--;
+    host->stopped_count -= ctx->stopped ? 1 : 0;
     host->first_free = TR_MIN(host->first_free, (uint32_t)ctx->slot);
     struct tr_made *again = tr_made_leave(ctx, status);
     if (ctx->type->fini != NULL) {
@@ -452,6 +453,9 @@ troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
 void
 troupe_stopped(troupe_ctx *ctx)
 {
+    if (!ctx->stopped && tr_actor_at(ctx->host, ctx->slot, ctx->incarnation) == ctx) {
+        ctx->host->stopped_count++;
+    }
     ctx->stopped = true;
     if (ctx->stop_asked) {
         troupe_exit(ctx, TROUPE_STOPPED, "it was asked to stop");

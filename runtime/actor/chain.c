@@ -145,32 +145,84 @@ offer(tr_host *host, uint32_t index, const struct troupe_msg *answer)
     }
 }
 
-static void
-hand_on(tr_host *host, const struct troupe_msg *answer)
+static bool
+still_waits(const tr_host *host, const struct tr_waiter *waiter)
 {
-    uint64_t last = host->open.last_call;
-    for (uint32_t at = host->open.oldest; at != 0 && host->open.entries[at - 1].call <= last;) {
-        uint32_t index = at - 1;
-        const struct tr_open *open = &host->open.entries[index];
-        at = open->newer;
-        if (open->chain != NULL && open->ctx == answer->owner) {
-            offer(host, index, answer);
-        }
-    }
+    const struct tr_open *open = &host->open.entries[waiter->index];
+    return open->call == waiter->call && open->chain != NULL;
 }
 
 void
-tr_chain_settle(tr_host *host, struct troupe_msg *answer)
+tr_waiters_free(struct tr_waiters *waiters)
+{
+    if (waiters != NULL) {
+        tr_free(waiters->list);
+        tr_free(waiters);
+    }
+}
+
+/* A call that many others wait for, and that they give up, would collect them: those that have
+ * ended leave before the list grows. */
+static void
+make_room(const tr_host *host, struct tr_waiters *waiters)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < waiters->count; i++) {
+        if (still_waits(host, &waiters->list[i])) {
+            waiters->list[kept++] = waiters->list[i];
+        }
+    }
+    waiters->count = kept;
+    if (kept >= waiters->capacity / 2) {
+        waiters->capacity = TR_MAX(waiters->capacity * 2, (uint32_t)2);
+        waiters->list = tr_realloc(waiters->list, waiters->capacity, sizeof *waiters->list);
+    }
+}
+
+static void
+add_waiter(tr_host *host, uint32_t of, uint32_t index)
+{
+    struct tr_open *open = &host->open.entries[of];
+    if (open->waiters == NULL) {
+        open->waiters = tr_zalloc(1, sizeof *open->waiters);
+    }
+    struct tr_waiters *waiters = open->waiters;
+    uint64_t call = host->open.entries[index].call;
+    if (waiters->count > 0 && waiters->list[waiters->count - 1].call == call) {
+        return; /* a second value of the same answer */
+    }
+    if (waiters->count == waiters->capacity) {
+        make_room(host, waiters);
+    }
+    waiters->list[waiters->count++] = (struct tr_waiter){.call = call, .index = index};
+}
+
+static void
+hand_on(tr_host *host, const struct tr_settled *settled)
+{
+    for (uint32_t i = 0; i < settled->waiters->count; i++) {
+        const struct tr_waiter *waiter = &settled->waiters->list[i];
+        if (still_waits(host, waiter)) {
+            offer(host, waiter->index, settled->answer);
+        }
+    }
+    tr_waiters_free(settled->waiters);
+}
+
+void
+tr_chain_settle(tr_host *host, struct troupe_msg *answer, struct tr_waiters *waiters)
 {
     host->settled =
         tr_realloc(host->settled, (size_t)host->settled_count + 1, sizeof *host->settled);
-    host->settled[host->settled_count++] = answer;
+    host->settled[host->settled_count++] =
+        (struct tr_settled){.answer = answer, .waiters = waiters};
     if (host->settling) {
         return;
     }
     host->settling = true;
     for (uint32_t i = 0; i < host->settled_count; i++) {
-        hand_on(host, host->settled[i]);
+        struct tr_settled settled = host->settled[i]; /* the array may move */
+        hand_on(host, &settled);
     }
     host->settled_count = 0;
     host->settling = false;
@@ -207,7 +259,7 @@ tr_chain_begin(tr_host *host, uint32_t index, struct tr_chain *chain, struct tro
     for (uint32_t i = 0; i < chain->count; i++) {
         int64_t of = tr_open_find(ctx, chain->awaits[i].of);
         if (of >= 0) {
-            host->open.entries[of].awaited = true;
+            add_waiter(host, (uint32_t)of, index);
         } else {
             unread[unread_count++] = find_unread(ctx, chain->awaits[i].of);
         }

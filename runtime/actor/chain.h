@@ -17,6 +17,23 @@ struct tr_await {
     size_t size;
 };
 
+/* The calls whose chains wait for one answer, in the order of their ids; ended ones among them. */
+struct tr_waiter {
+    uint64_t call;
+    uint32_t index;
+};
+
+struct tr_waiters {
+    uint32_t count;
+    uint32_t capacity;
+    struct tr_waiter *list;
+};
+
+struct tr_settled {
+    struct troupe_msg *answer;
+    struct tr_waiters *waiters;
+};
+
 struct tr_chain {
     uint32_t count;
     uint32_t missing;

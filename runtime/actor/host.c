@@ -147,6 +147,7 @@ tr_host_free(tr_host *host)
     }
     tr_directory_unsubscribe(host->options.directory, &host->subscriber);
     host->stop_told = true;
+    host->closing = true;
     for (uint32_t slot = 0; slot < host->actor_capacity; slot++) {
         if (host->actors[slot] != NULL) {
             tr_actor_end(host->actors[slot], TROUPE_STOPPED, "its run has ended");
@@ -220,10 +221,8 @@ tr_host_check_stopped(tr_host *host)
     if (!host->stopping || host->stop_told) {
         return;
     }
-    for (uint32_t slot = 0; slot < host->actor_capacity; slot++) {
-        if (host->actors[slot] != NULL && !host->actors[slot]->stopped) {
-            return;
-        }
+    if (host->stopped_count < host->actor_count) {
+        return;
     }
     host->stop_told = true;
     if (host->options.events.stopped != NULL) {

@@ -57,6 +57,8 @@ struct tr_kept {
 
 struct tr_made;
 struct tr_known;
+struct tr_waiters;
+struct tr_settled;
 
 struct troupe_ctx {
     struct tr_task task; /* first: a task is its actor */
@@ -80,6 +82,7 @@ struct troupe_ctx {
     bool busy;     /* a piece of it runs, at whose end its own end is looked at */
     bool nameless; /* it ends because its name was taken */
     bool stop_asked;
+    bool writing; /* its checkpoint hook is on the stack */
     bool blocked; /* every message that waits is for a full group */
     bool ending;  /* see end_status; carried out when the current piece of code is over */
     troupe_status end_status;
@@ -124,12 +127,12 @@ struct tr_open {
     struct troupe_msg *copy; /* of a call that may be sent again */
     char *last;              /* what went wrong with the last try, or NULL */
     troupe_status last_status;
-    uint32_t handle;         /* index + 1 in the actor's handles; 0: no limit */
-    tr_address cause_source; /* with `cause`: the call on whose behalf this one is made */
-    uint64_t cause;          /* 0: none */
-    struct tr_in *in;        /* the stream of items that it gets, or NULL */
-    struct tr_chain *chain;  /* values that it waits for before it is sent, or NULL */
-    bool awaited;            /* by a chain of another */
+    uint32_t handle;            /* index + 1 in the actor's handles; 0: no limit */
+    tr_address cause_source;    /* with `cause`: the call on whose behalf this one is made */
+    uint64_t cause;             /* 0: none */
+    struct tr_in *in;           /* the stream of items that it gets, or NULL */
+    struct tr_chain *chain;     /* values that it waits for before it is sent, or NULL */
+    struct tr_waiters *waiters; /* the calls whose chains wait for its answer, or NULL */
 };
 
 struct tr_open_table {
@@ -150,6 +153,7 @@ struct tr_host {
     troupe_ctx **actors; /* by slot */
     uint32_t actor_capacity;
     uint32_t actor_count;
+    uint32_t stopped_count;    /* of them */
     uint32_t first_free;       /* no slot below is */
     uint16_t *slot_lives;      /* by slot: the last incarnation there, without the epoch */
     uint32_t last_incarnation; /* of an actor with a role: these grow over the whole host */
@@ -158,7 +162,7 @@ struct tr_host {
     struct tr_open_table open;
     struct tr_seen seen;
     struct tr_class_info *classes;
-    struct troupe_msg **settled; /* answers that chains wait for, being handed on */
+    struct tr_settled *settled; /* answers that chains wait for, being handed on */
     uint32_t settled_count;
     bool settling;
     struct troupe_msg *late;      /* answers and the like to peers that cannot be dialled now */
@@ -168,7 +172,8 @@ struct tr_host {
     bool started;
     bool stopping;
     bool stop_told;
-    bool killed; /* being freed without a word */
+    bool killed;  /* being freed without a word */
+    bool closing; /* being freed: nothing begins any more */
     bool stepping;
     tr_host_stats stats;
 };
@@ -270,8 +275,10 @@ void tr_chain_free(struct tr_chain *chain); /* NULL is allowed */
  * its copy, and has perhaps been sent. */
 troupe_status tr_chain_begin(
     tr_host *host, uint32_t index, struct tr_chain *chain, struct troupe_msg *msg);
-/* Hands a settled answer, still in its actor's mailbox, to the calls that wait for it. */
-void tr_chain_settle(tr_host *host, struct troupe_msg *answer);
+/* Hands a settled answer, still in its actor's mailbox, to the calls that wait for it; takes the
+ * list of them. */
+void tr_chain_settle(tr_host *host, struct troupe_msg *answer, struct tr_waiters *waiters);
+void tr_waiters_free(struct tr_waiters *waiters); /* NULL is allowed */
 /* What an open call with a chain waits for, for people. */
 void tr_chain_text(const tr_host *host, const struct tr_open *open, char *out, size_t capacity);
 

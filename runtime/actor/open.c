@@ -95,6 +95,7 @@ release(tr_host *host, uint32_t index)
     if (open->in != NULL) {
         tr_in_free(host, open->in);
     }
+    tr_waiters_free(open->waiters);
     tr_open_remove(&host->open, index);
 }
 
@@ -135,7 +136,8 @@ tr_open_finish(tr_host *host, uint32_t index, struct troupe_msg *answer)
 {
     struct tr_open *open = &host->open.entries[index];
     troupe_ctx *ctx = open->ctx;
-    bool awaited = open->awaited;
+    struct tr_waiters *waiters = open->waiters;
+    open->waiters = NULL;
     answer->text = "";
     if (answer->frame.status != 0) {
         name_error(host, open, answer);
@@ -151,8 +153,8 @@ tr_open_finish(tr_host *host, uint32_t index, struct troupe_msg *answer)
     tr_mailbox_push(&ctx->mailbox, answer);
     ctx->blocked = false;
     tr_loop_queue(&host->loop, &ctx->task);
-    if (awaited) {
-        tr_chain_settle(host, answer);
+    if (waiters != NULL) {
+        tr_chain_settle(host, answer, waiters);
     }
 }
 
