@@ -427,12 +427,21 @@ tr_host_end(tr_host *host, troupe_ref ref, troupe_status status, const char *tex
     }
 }
 
+/* Its code is below everything on the stack, so it cannot be ended: the run is. */
+static void
+exit_driver(troupe_ctx *ctx, troupe_status status, const char *text)
+{
+    const tr_host_events *events = &ctx->host->options.events;
+    if (status == TROUPE_OK || status == TROUPE_STOPPED) {
+        troupe_quit(ctx, 0);
+    } else if (events->failed != NULL) {
+        events->failed(events->self, status, text);
+    }
+}
+
 void
 troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
 {
-    if (ctx->ending) {
-        return;
-    }
     tr_buf text = {0};
     char line[512];
     va_list args;
@@ -441,6 +450,13 @@ troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
         line[0] = '\0';
     }
     va_end(args);
+    if (ctx->driver) {
+        exit_driver(ctx, status, line);
+        return;
+    }
+    if (ctx->ending) {
+        return;
+    }
     tr_buf_puts(&text, line);
     ctx->ending = true;
     ctx->end_status = status == TROUPE_OK ? TROUPE_STOPPED : status;

@@ -5,6 +5,7 @@
 
 #include <troupe/ext/wire.h>
 
+#include <stdlib.h>
 #include <unistd.h>
 
 /* A driver may be there before its node is. */
@@ -364,6 +365,18 @@ on_quit(void *self, int code)
     tr_agent_tell(self, TR_METHOD_QUIT, &args);
 }
 
+/* The driver's own error is told by who runs it. */
+static void
+on_failed(void *self, troupe_status status, const char *text)
+{
+    struct tr_run *run = ((struct tr_run_loop *)self)->run;
+    if (run->error.status == TROUPE_OK) {
+        (void)troupe_fail(&run->error, status, "the driver: %s",
+            text[0] != '\0' ? text : troupe_status_text(status));
+    }
+    on_quit(self, EXIT_FAILURE);
+}
+
 static void
 on_stopped(void *self)
 {
@@ -395,6 +408,7 @@ tr_agent_events(struct tr_run_loop *loop)
     bool first = loop->index == tr_run_here(run)->first_loop;
     return (tr_host_events){.ended = on_ended,
         .quit = on_quit,
+        .failed = on_failed,
         .stopped = on_stopped,
         .log = run->options.log == NULL ? NULL : on_log,
         .round = first && run->round != NULL ? on_round : NULL,

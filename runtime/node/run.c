@@ -16,7 +16,13 @@ live(struct tr_run *run)
     tr_run_until(run, &run->up, &run->done);
     if (run->up && !tr_host_stopping(host) && run->options.drive != NULL) {
         int code = run->options.drive(run->driver, run->options.user);
-        tr_controller_quit(run->controller, code);
+        troupe_args args = {0};
+        troupe_args_i64(&args, code);
+        /* The way of troupe_quit, behind what drive() itself gave to that. */
+        tr_agent_tell(tr_run_service(run), TR_METHOD_QUIT, &args);
+        tr_run_until(run, &run->done, &run->done);
+        run->code = run->has_code ? run->code : code;
+        run->has_code = true;
     }
     tr_run_until(run, &run->done, &run->done);
 }

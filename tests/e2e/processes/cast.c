@@ -6,6 +6,7 @@
  *   drive=NAME replicas=N restarts=N window=S backoff=MS place=NAME pooled=0|1 heap=0|1
  *   memory=BYTES grace=MS init=PATH (an init fails while that file is there) title=S
  *   hold=PATH (the init that takes that file away waits until PATH.held is gone)
+ *   quit=init|start (troupe_quit(9) there)  fini=spawn (makes an actor as it is freed)
  *   early=PATH (a worker waits, before it is one, while that file is there)
  *   drive=one: method=NAME number=N or text=S, after=MS, counts=N, code=N */
 #include <troupe/troupe.h>
@@ -53,6 +54,8 @@ sleep_ms(int64_t ms)
 struct state {
     int64_t count;
     bool stubborn; /* never stops */
+    bool quits;    /* as it starts */
+    bool spawns;   /* in fini */
 };
 
 /* The path that the config has for the key; empty for none. */
@@ -84,7 +87,14 @@ static troupe_status
 init(troupe_ctx *ctx, const char *config, troupe_error *err)
 {
     char path[256], held[300];
-    (void)ctx;
+    struct state *state = troupe_state(ctx);
+    read_path(config, "fini", path);
+    state->spawns = strcmp(path, "spawn") == 0;
+    read_path(config, "quit", path);
+    state->quits = strcmp(path, "start") == 0;
+    if (strcmp(path, "init") == 0) {
+        troupe_quit(ctx, 9);
+    }
     read_path(config, "hold", path);
     (void)snprintf(held, sizeof held, "%s.held", path);
     if (path[0] != '\0' && rename(path, held) == 0) {
@@ -95,6 +105,25 @@ init(troupe_ctx *ctx, const char *config, troupe_error *err)
         return troupe_fail(err, TROUPE_DEVICE, "the file is there");
     }
     return TROUPE_OK;
+}
+
+static void
+start(troupe_ctx *ctx)
+{
+    if (((struct state *)troupe_state(ctx))->quits) {
+        troupe_quit(ctx, 9);
+    }
+}
+
+static void
+fini(troupe_ctx *ctx)
+{
+    static const troupe_class child = {.name = "child"};
+    const struct state *state = troupe_state(ctx);
+    if (state->spawns) {
+        troupe_log(ctx, "spawn in fini: %s",
+            troupe_status_name(troupe_spawn(ctx, &child, NULL, NULL, .name = NULL)));
+    }
 }
 
 static void
@@ -292,12 +321,16 @@ stop(troupe_ctx *ctx)
 static const troupe_class player = {.name = "player",
     .state_size = sizeof(struct state),
     .init = init,
+    .start = start,
+    .fini = fini,
     .stop = stop,
     .own_loop = true,
     .methods = METHODS};
 static const troupe_class pooled = {.name = "pooled",
     .state_size = sizeof(struct state),
     .init = init,
+    .start = start,
+    .fini = fini,
     .stop = stop,
     .methods = METHODS};
 
@@ -306,8 +339,10 @@ graph(troupe_graph *g, int argc, char **argv)
 {
     char config[1024];
     const char *place = value(argc, argv, "place", NULL);
-    (void)snprintf(config, sizeof config, "{\"init\":\"%s\", \"hold\":\"%s\"}",
-        value(argc, argv, "init", ""), value(argc, argv, "hold", ""));
+    (void)snprintf(config, sizeof config,
+        "{\"init\":\"%s\", \"hold\":\"%s\", \"quit\":\"%s\", \"fini\":\"%s\"}",
+        value(argc, argv, "init", ""), value(argc, argv, "hold", ""), value(argc, argv, "quit", ""),
+        value(argc, argv, "fini", ""));
     const troupe_class *type = number(argc, argv, "pooled", 0) != 0 ? &pooled : &player;
     troupe_class *copy = NULL;
     if (number(argc, argv, "heap", 0) != 0) {
@@ -621,6 +656,14 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     }
     if (strcmp(name, "steps") == 0) {
         return drive_steps(ctx);
+    }
+    if (strcmp(name, "quit") == 0) {
+        troupe_quit(ctx, 77);
+        return 3;
+    }
+    if (strcmp(name, "exit") == 0) {
+        troupe_exit(ctx, TROUPE_DEVICE, "it has enough");
+        return troupe_wait(ctx, never, NULL, 20000 * MS) == TROUPE_STOPPED ? 3 : 4;
     }
     if (strcmp(name, "crash") == 0) {
         abort();

@@ -188,5 +188,37 @@ def a_node_that_dies_at_the_end_is_not_replaced(start):
     check("life 2" not in run.err(), run, "replaced")
 
 
+# --- codes -------------------------------------------------------------------------------------------------------------------
+
+
+@case
+def a_quit_as_the_actors_come_up_ends_the_run_with_its_code(start):
+    for moment in ("init", "start"):
+        for words in ((), ("--colocate",)):
+            run = start(*words, f"quit={moment}", "drive=serve", "replicas=2")
+            ends(run, 9)
+            check("life 2" not in run.err() and "pid w" not in run.out(), run, "not ended")
+
+
+@case
+def the_code_of_a_quit_comes_before_what_drive_returns(start):
+    ends(start("drive=quit", "replicas=1"), 77)
+    ends(start("--colocate", "drive=quit", "replicas=1"), 77)
+
+
+@case
+def the_exit_of_the_driver_fails_its_run(start):
+    for words in ((), ("--colocate",)):
+        ends(start(*words, "drive=exit", "replicas=1"), 1, "cast: the driver: it has enough")
+
+
+@case
+def an_actor_that_is_freed_at_the_end_makes_no_other(start):
+    for words in ((), ("--colocate",)):
+        run = start(*words, "method=echo", "text=a", "fini=spawn", "replicas=2", "pooled=1")
+        ends(run, 0, "spawn in fini: STOPPED")
+        check("invariant" not in run.err() and "killed" not in run.err(), run, "a crash")
+
+
 if __name__ == "__main__":
     raise SystemExit(processes.main())

@@ -65,7 +65,9 @@ typedef struct tr_host_events {
     /* An actor that was made has ended, by troupe_exit or tr_host_end. */
     void (*ended)(void *self, uint16_t role, uint16_t replica, troupe_ref ref, troupe_status status,
         const char *text);
-    void (*quit)(void *self, int code);        /* troupe_quit was called */
+    void (*quit)(void *self, int code); /* troupe_quit was called */
+    /* The driver called troupe_exit with a status that is no end in order. */
+    void (*failed)(void *self, troupe_status status, const char *text);
     void (*stopped)(void *self);               /* after tr_host_stop: every actor has stopped */
     void (*log)(void *self, const char *line); /* NULL: standard error */
     void (*round)(void *self); /* at the beginning of each step; what others left for this thread */
