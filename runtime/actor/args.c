@@ -111,7 +111,8 @@ void
 troupe_args_str(troupe_args *args, const char *text)
 {
     tr_buf buf;
-    size_t size = strlen(text);
+    size_t size = text == NULL ? 0 : strlen(text);
+    args->bad = args->bad || text == NULL;
     if (begin(args, &buf, size)) {
         tr_write_strn(&buf, text, size);
         end(args, &buf);
@@ -122,6 +123,7 @@ void
 troupe_args_bin(troupe_args *args, const void *bytes, size_t size)
 {
     tr_buf buf;
+    args->bad = args->bad || (bytes == NULL && size > 0);
     if (begin(args, &buf, size)) {
         tr_write_bin(&buf, bytes, size);
         end(args, &buf);
@@ -181,7 +183,7 @@ void
 troupe_args_tensor(troupe_args *args, const troupe_tensor *tensor)
 {
     size_t bytes = 0;
-    if (troupe_tensor_bytes(tensor, &bytes) != TROUPE_OK) {
+    if (tensor == NULL || troupe_tensor_bytes(tensor, &bytes) != TROUPE_OK) {
         args->bad = true;
         return;
     }

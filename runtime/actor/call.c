@@ -315,8 +315,8 @@ troupe_call_send_with(troupe_ctx *ctx, troupe_target to, const char *method, tro
 {
     tr_host *host = ctx->host;
     troupe_call_options options;
-    if (!tr_options_copy(&options, sizeof options, given) || options.ahead_max < 0 ||
-        options.ahead_max > UINT8_MAX) {
+    if (method == NULL || !tr_options_copy(&options, sizeof options, given) ||
+        options.ahead_max < 0 || options.ahead_max > UINT8_MAX) {
         return TROUPE_INVALID;
     }
     troupe_args none = {0};
@@ -372,7 +372,7 @@ troupe_tell(troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *
     troupe_args none = {0};
     struct troupe_msg *msg = NULL;
     troupe_ref ref;
-    troupe_status status = find_target(ctx, to, false, &ref);
+    troupe_status status = method == NULL ? TROUPE_INVALID : find_target(ctx, to, false, &ref);
     if (status != TROUPE_OK) {
         return status;
     }
@@ -397,17 +397,20 @@ troupe_tell(troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *
 bool
 troupe_answer_by_method(const troupe_answer *answer)
 {
-    return (answer->frame.flags & TR_FRAME_RUNTIME) == 0;
+    return answer != NULL && (answer->frame.flags & TR_FRAME_RUNTIME) == 0;
 }
 
 troupe_status
 troupe_answer_status(const troupe_answer *answer)
 {
-    return (troupe_status)answer->frame.status;
+    return answer == NULL ? TROUPE_INVALID : (troupe_status)answer->frame.status;
 }
 
 const char *
 troupe_answer_text(const troupe_answer *answer)
 {
+    if (answer == NULL) {
+        return "there is no answer: the call was not sent";
+    }
     return answer->text == NULL ? "" : answer->text;
 }

@@ -60,12 +60,14 @@ troupe_status
 troupe_checkpoint(troupe_ctx *ctx, troupe_answer_fn on_answer, void *user)
 {
     char key[TR_WHO_MAX];
-    if (ctx->type->checkpoint == NULL || !key_of(ctx, key, sizeof key)) {
+    if (ctx->type->checkpoint == NULL || ctx->writing || !key_of(ctx, key, sizeof key)) {
         return TROUPE_INVALID;
     }
     troupe_args state = {0};
     struct troupe_msg *msg = NULL;
+    ctx->writing = true;
     ctx->type->checkpoint(ctx, &state);
+    ctx->writing = false;
     troupe_status status = tr_args_seal(&state, &msg);
     if (status == TROUPE_OK) {
         status = send_state(ctx, msg, on_answer, user);

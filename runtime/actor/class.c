@@ -27,6 +27,10 @@ check_methods(const struct tr_class_info *info, troupe_error *err)
 {
     const troupe_method *methods = info->type->methods;
     for (int i = 0; i < info->method_count; i++) {
+        if (methods[i].run == NULL) {
+            return troupe_fail(err, TROUPE_INVALID, "class %s: method %s has no function",
+                info->type->name, methods[i].name);
+        }
         if (strchr(methods[i].name, '@') != NULL) {
             return troupe_fail(err, TROUPE_INVALID,
                 "class %s: method %s: an @ separates a method from a group; rename it",

@@ -75,7 +75,7 @@ tr_directory_add(tr_directory *directory, const char *name, int replicas)
 int
 tr_directory_find(const tr_directory *directory, const char *name)
 {
-    for (int i = 0; i < directory->role_count; i++) {
+    for (int i = 0; name != NULL && i < directory->role_count; i++) {
         if (strcmp(directory->roles[i].name, name) == 0) {
             return i;
         }

@@ -75,6 +75,32 @@ give_up(troupe_ctx *ctx, const struct waiting *waiting)
     }
 }
 
+/* The answer of a call that got none: why. */
+static troupe_status
+unanswered(const troupe_ctx *ctx, troupe_target to, const char *method, troupe_status status,
+    const char *why, troupe_answer **answer)
+{
+    if (answer == NULL) {
+        return status;
+    }
+    char who[TR_WHO_MAX] = "nobody (a name that the run does not know)";
+    if (to.role != 0 || to.ref.incarnation != 0) {
+        tr_name_target(ctx->host, to, who, sizeof who);
+    }
+    struct troupe_msg *msg = tr_msg_new(0);
+    tr_buf text = {0};
+    tr_buf_printf(&text, "%s.%s: %s: %s", who, method == NULL ? "(no method)" : method, why,
+        troupe_status_text(status));
+    msg->frame.kind = TR_FRAME_ANSWER;
+    msg->frame.flags = TR_FRAME_RUNTIME;
+    msg->frame.status = (uint8_t)status;
+    msg->name = method;
+    msg->text = text.data;
+    tr_msg_attach(msg, tr_free, text.data);
+    *answer = msg;
+    return status;
+}
+
 troupe_status
 troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method, troupe_args *args,
     troupe_answer **answer)
@@ -83,7 +109,8 @@ troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method, troupe_a
         *answer = NULL;
     }
     if (!ctx->driver || ctx->host->stepping) {
-        return TROUPE_INVALID;
+        return unanswered(ctx, to, method, TROUPE_INVALID,
+            "only drive() itself may wait, outside of callbacks", answer);
     }
     (void)refresh_clock(ctx->host);
     struct waiting waiting = {0};
@@ -92,12 +119,13 @@ troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method, troupe_a
     if (status != TROUPE_OK) {
         /* Who tries again until it works would else never hear what makes it work. */
         (void)tr_host_step(ctx->host, STEP_BUDGET);
-        return ctx->host->stopping ? TROUPE_STOPPED : status;
+        status = ctx->host->stopping ? TROUPE_STOPPED : status;
+        return unanswered(ctx, to, method, status, "it was not sent", answer);
     }
     status = troupe_wait(ctx, has_answer, &waiting, TROUPE_DEADLINE_MAX_NS);
     if (status != TROUPE_OK) {
         give_up(ctx, &waiting);
-        return status;
+        return unanswered(ctx, to, method, status, "the wait for it ended", answer);
     }
     status = troupe_answer_status(waiting.answer);
     if (answer != NULL) {

@@ -85,6 +85,9 @@ troupe_watch(troupe_ctx *ctx, const char *role, troupe_watch_fn changed, void *u
     tr_host *host = ctx->host;
     const tr_directory *directory = host->options.directory;
     int index = tr_directory_find(directory, role);
+    if (changed == NULL) {
+        return TROUPE_INVALID;
+    }
     if (index < 0) {
         return TROUPE_NOT_FOUND;
     }
@@ -132,6 +135,9 @@ troupe_timer_start_for(troupe_ctx *ctx, uint64_t delay_ns, const char *reason,
         .run = tr_actor_timer_fired, .self = ctx, .fired = fired, .user = user, .reason = reason};
     troupe_timer started;
     uint64_t when = 0;
+    if (fired == NULL) {
+        return TROUPE_INVALID;
+    }
     ctx->timed = true;
     if (__builtin_add_overflow(loop->now_ns, delay_ns, &when)) {
         when = UINT64_MAX - 1;

@@ -46,7 +46,8 @@ tr_arg_ref(troupe_call *call, int index)
 troupe_ref
 troupe_answer_ref(troupe_answer *answer)
 {
-    if (troupe_answer_status(answer) != TROUPE_OK || troupe_arg_count(answer) < 4) {
+    if (answer == NULL || troupe_answer_status(answer) != TROUPE_OK ||
+        troupe_arg_count(answer) < 4) {
         return (troupe_ref){0};
     }
     return tr_arg_ref(answer, 0);
@@ -197,6 +198,12 @@ troupe_spawn_with(troupe_ctx *ctx, const troupe_class *type, const troupe_spawn_
     troupe_ref *out, troupe_error *err)
 {
     troupe_spawn_options options;
+    if (type == NULL || type->name == NULL) {
+        return troupe_fail(err, TROUPE_INVALID, "an actor is made of a class with a name");
+    }
+    if (ctx->host->closing) {
+        return troupe_fail(err, TROUPE_STOPPED, "%s: the run has ended", type->name);
+    }
     if (!tr_options_copy(&options, sizeof options, given) || options.restarts < 0 ||
         options.mailbox < 0 ||
         (options.name != NULL &&
@@ -274,6 +281,9 @@ troupe_status
 troupe_find(troupe_ctx *ctx, const char *name, troupe_answer_fn on_answer, void *user)
 {
     troupe_args args = {0};
+    if (name == NULL) {
+        return TROUPE_INVALID;
+    }
     troupe_args_str(&args, name);
     tr_args_ref(&args, (troupe_ref){0});
     return ask_node(ctx, TR_METHOD_NAME_FIND, &args, 0, on_answer, user, NULL);
@@ -285,6 +295,9 @@ troupe_to_name(troupe_ctx *ctx, const char *name, troupe_target *target)
     tr_host *host = ctx->host;
     uint32_t at = 0;
     *target = (troupe_target){0};
+    if (name == NULL) {
+        return TROUPE_INVALID;
+    }
     while (at < host->known_count && strcmp(host->known[at].name, name) != 0) {
         at++;
     }

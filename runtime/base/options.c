@@ -7,6 +7,9 @@ bool
 tr_options_copy(void *out, size_t size, const void *given)
 {
     size_t given_size = 0;
+    if (given == NULL) {
+        return false;
+    }
     memcpy(&given_size, given, sizeof given_size);
     if (given_size < sizeof given_size || given_size > size) {
         return false;

@@ -8,7 +8,10 @@
  * A call goes to a method and gets exactly one answer, which always carries a status. Messages
  * from one actor to another arrive in the order in which they were sent, unless one is sent
  * again (retry). A call runs at most once, however often it is repeated on the way. No wait is
- * without end: each call has a deadline, after which its answer is TIMEOUT. */
+ * without end: each call has a deadline, after which its answer is TIMEOUT.
+ *
+ * A ctx, a call, args and a format are never NULL. Another pointer that must not be (a method, a
+ * class, a callback) is refused with INVALID, or the name with NOT_FOUND, when it is. */
 #ifndef TROUPE_ACTOR_H
 #define TROUPE_ACTOR_H
 
@@ -119,7 +122,8 @@ void troupe_log(troupe_ctx *ctx, const char *format, ...) TROUPE_PRINTF(2, 3);
 void troupe_stopped(troupe_ctx *ctx);
 /* Ends this actor after the current piece of its code: everyone who waits for it is told DIED
  * with this text (with status OK: STOPPED, it has finished). A role with restarts left makes a
- * new incarnation, without one a death ends the run as failed. */
+ * new incarnation, without one a death ends the run as failed. The driver's code is not cut off by
+ * it: its run is ended, as failed with this text or with exit code 0, and its waits end. */
 void troupe_exit(troupe_ctx *ctx, troupe_status status, const char *format, ...)
     TROUPE_PRINTF(3, 4);
 /* Asks for the orderly end of the whole run; the first code given becomes the program's exit
@@ -223,7 +227,8 @@ troupe_status troupe_answer_status(const troupe_answer *answer);
 /* Whether a method gave this answer. Otherwise the runtime did: who was called is gone, full, dead,
  * late, has no such method, or never answered. */
 bool troupe_answer_by_method(const troupe_answer *answer);
-/* Why it is not OK, with the name of who was called; "" when it is. */
+/* Why it is not OK, with the name of who was called; "" when it is. These three may be asked of
+ * NULL, the answer of a call that was not sent: INVALID, false, and a text that says so. */
 const char *troupe_answer_text(const troupe_answer *answer);
 
 /* --- answering ------------------------------------------------------------------------------ */
@@ -254,8 +259,8 @@ troupe_call *troupe_defer(troupe_call *call);
  * owed. The news can be lost on a link that may lose, but the call's deadline is known here. */
 troupe_status troupe_call_cancelled(const troupe_call *call);
 /* Runs `cancelled` once, as a piece of this actor's code, when nobody waits for the kept call any
- * more; instead of the class's hook. INVALID for a call that is not kept; the status of
- * troupe_call_cancelled when that is not OK already (then it does not run). */
+ * more; instead of the class's hook (NULL: that again). INVALID for a call that is not kept; the
+ * status of troupe_call_cancelled when that is not OK already (then it does not run). */
 typedef void (*troupe_cancel_fn)(troupe_ctx *ctx, troupe_call *call, void *user);
 troupe_status troupe_on_cancel(troupe_call *call, troupe_cancel_fn cancelled, void *user);
 /* Monotonic time at which the caller stops waiting. */
@@ -281,7 +286,7 @@ int troupe_call_ahead_max(const troupe_call *call);
 troupe_status troupe_item(troupe_call *call, troupe_args *args) TROUPE_MUST_USE;
 /* Runs `on_room` once after each AGAIN, as a piece of this actor's code: there is room, or nobody
  * waits any more (troupe_call_cancelled), at the latest at the call's deadline. The call is kept
- * then. INVALID for a call that wants no stream. */
+ * then. NULL takes the wish back. INVALID for a call that wants no stream. */
 typedef void (*troupe_room_fn)(troupe_ctx *ctx, troupe_call *call, void *user);
 troupe_status troupe_on_room(troupe_call *call, troupe_room_fn on_room, void *user);
 
@@ -318,7 +323,8 @@ void troupe_waits_add(
  * answer is there or the time is over. Inside any other actor they return INVALID. */
 
 /* Calls and waits for the answer. The result is the answer's status; its values can be read from
- * *answer (may be NULL), which the caller frees with troupe_answer_free. */
+ * *answer (may be NULL), which the caller frees with troupe_answer_free. It is always there: of a
+ * call that was not sent, or not waited for to its end, it says why. */
 troupe_status troupe_call_wait(troupe_ctx *ctx, troupe_target to, const char *method,
     troupe_args *args, troupe_answer **answer) TROUPE_MUST_USE;
 void troupe_answer_free(troupe_answer *answer); /* NULL is allowed */

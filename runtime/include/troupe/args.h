@@ -51,6 +51,7 @@ void troupe_args_u64(troupe_args *args, uint64_t value);
 void troupe_args_f64(troupe_args *args, double value);
 void troupe_args_str(troupe_args *args, const char *text);
 void troupe_args_bin(troupe_args *args, const void *bytes, size_t size);
+/* NULL is no text, no bytes (unless the size is 0) and no tensor: the send is INVALID then. */
 /* Objects and tensors: troupe_args_object, troupe_args_tensor (object.h). */
 /* An array: the next `count` values are its elements. Arrays nest up to 6 deep. */
 void troupe_args_array(troupe_args *args, uint32_t count);

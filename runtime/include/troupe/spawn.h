@@ -29,7 +29,8 @@ typedef struct troupe_spawn_options {
 
 /* Makes an actor; its init runs inside this call. On OK *ref (may be NULL) is its address: calls
  * to it wait until it has its name. The status and text of a failed init are passed on; FULL:
- * 65535 actors on the loop; INVALID: the class or the options. */
+ * 65535 actors on the loop; INVALID: the class or the options; STOPPED: the run has ended, and this
+ * is a fini. */
 troupe_status troupe_spawn_with(troupe_ctx *ctx, const troupe_class *type,
     const troupe_spawn_options *options, troupe_ref *ref, troupe_error *err) TROUPE_MUST_USE;
 /* troupe_spawn(ctx, &worker, &ref, &err, .name = "worker") */
@@ -59,8 +60,8 @@ troupe_ref troupe_answer_ref(troupe_answer *answer);
 /* Runs the checkpoint hook of this actor's class now and has the node keep what it wrote, in place
  * of the one before. `on_answer` (may be NULL) gets OK when it is kept, FULL when it is too large
  * (8 MiB an actor) or nothing more fits; until then, whatever happens, the one before stays. Kept
- * as long as the node lives. INVALID: the class has no such hook, the actor has neither a role nor
- * a name, or the values are incomplete. */
+ * as long as the node lives. INVALID: the class has no such hook, or this is that hook; the actor
+ * has neither a role nor a name; the values are incomplete. */
 troupe_status troupe_checkpoint(
     troupe_ctx *ctx, troupe_answer_fn on_answer, void *user) TROUPE_MUST_USE;
 
