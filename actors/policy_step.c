@@ -4,6 +4,7 @@
 #include "policy.h"
 
 #include <troupe/ext/wire.h>
+#include <troupe/reward.h>
 
 #include <math.h>
 #include <string.h>
@@ -121,6 +122,8 @@ check_members(tr_policy *p, tr_batch_group *group, int index)
         }
         if (!isfinite(member->reward)) {
             refuse(group, "failed", "no reward");
+        } else if (fabs(member->reward) > TROUPE_REWARD_MAX) {
+            refuse(group, "failed", "a reward beyond +-1e30");
         }
         copy_spans(member);
         member->tokens.group = index;

@@ -251,8 +251,9 @@ read_object(const json_t *object, const char *id, double *value, char why[256])
         return TROUPE_FAILED;
     }
     const double number = json_is_number(reward) ? json_number_value(reward) : (double)NAN;
-    if (!isfinite(number)) {
-        (void)snprintf(why, 256, "answered with a \"reward\" that is no finite number");
+    if (!isfinite(number) || fabs(number) > TROUPE_REWARD_MAX) {
+        (void)snprintf(
+            why, 256, "answered with a \"reward\" that is no finite number within +-1e30");
         return TROUPE_CORRUPT;
     }
     *value = number;

@@ -156,10 +156,10 @@ troupe_reward_score(
     if (status != TROUPE_OK) {
         return status;
     }
-    if (!isfinite(found)) {
+    if (!isfinite(found) || fabs(found) > TROUPE_REWARD_MAX) {
         return tr_reward_fail(err, TROUPE_CORRUPT, &named,
-            "the function \"%.64s\" gave %g, which is no finite number", reward->function.name,
-            found);
+            "the function \"%.64s\" gave %g, which is no finite number within +-1e30",
+            reward->function.name, found);
     }
     *value = found;
     return TROUPE_OK;

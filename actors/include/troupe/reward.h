@@ -25,6 +25,9 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+/* Every reward lies within +-this: sums and variances over a group must stay finite. */
+#define TROUPE_REWARD_MAX 1e30
+
 /* Borrowed for the call. `text` may hold any bytes; the other strings are UTF-8. */
 typedef struct troupe_reward_input {
     const char *id;     /* names the sample in messages and to the command; NULL: numbered */
@@ -67,13 +70,15 @@ TROUPE_MUST_USE troupe_status troupe_reward_open(
     troupe_reward **out, const troupe_reward_options *options, troupe_error *err);
 void troupe_reward_close(troupe_reward *reward); /* NULL is allowed; leaves no process behind */
 
-/* Scores one sample. *value is finite and written only with OK. A wrong answer is OK and 0. Errors:
+/* Scores one sample. *value is finite, within +-TROUPE_REWARD_MAX, and written only with OK. A
+ * wrong answer is OK and 0. Errors:
  *   BAD_INPUT  the row lacks what this reward needs, or has it malformed
  *   FAILED     the function or program reported an error; a regex ran into its match limit
  *   TIMEOUT    the program did not answer in time
  *   DIED       it ended
  *   CORRUPT    it answered with something else than one line {"id": ID, "reward": NUMBER}: no
- *              JSON, no number, NaN, another id, a second line
+ *              JSON, no number, NaN, a number out of range, another id, a second line; the C
+ *              function gave such a number
  *   LINK       it closed its input or output
  *   FULL       a line over 1 MiB, or 16 MiB of stderr for one sample
  *   CANCELLED  troupe_reward_interrupt

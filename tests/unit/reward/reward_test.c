@@ -371,7 +371,9 @@ length_reward(void *user, const troupe_reward_input *input, double *value, troup
     if (input->text_size == 1) {
         return TROUPE_TIMEOUT; /* without a text */
     }
-    *value = input->text[0] == 'n' ? (double)NAN : (double)input->text_size;
+    *value = input->text[0] == 'n'   ? (double)NAN
+             : input->text[0] == 'h' ? -1e308
+                                     : (double)input->text_size;
     return TROUPE_OK;
 }
 
@@ -391,7 +393,8 @@ a_c_function_is_a_reward_by_its_name(void **state)
     refuse(r, "", NULL, NULL, TROUPE_FAILED, "the function \"length\" failed: the text is empty");
     refuse(r, "x", NULL, NULL, TROUPE_TIMEOUT, "the function \"length\" failed: deadline passed");
     refuse(r, "nan", NULL, NULL, TROUPE_CORRUPT, "gave nan, which is no finite number");
-    assert_int_equal(calls, 4);
+    refuse(r, "huge", NULL, NULL, TROUPE_CORRUPT, "gave -1e+308, which is no finite number");
+    assert_int_equal(calls, 5);
     troupe_reward_close(r);
     /* It may take the name of a built-in one. */
     options.name = "exact";
@@ -399,7 +402,7 @@ a_c_function_is_a_reward_by_its_name(void **state)
     expect(r, "four", "1", NULL, 4);
     troupe_reward_interrupt(r);
     refuse(r, "four", NULL, NULL, TROUPE_CANCELLED, "interrupted");
-    assert_int_equal(calls, 5);
+    assert_int_equal(calls, 6);
     troupe_reward_close(r);
     troupe_reward_close(NULL);
 }
