@@ -6,10 +6,12 @@
 #include <troupe/ext/protocol.h>
 #include <troupe/graph.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     AGAIN_NS = 20 * 1000 * 1000, /* between two tries to send what found no room */
@@ -411,6 +413,47 @@ resume(struct tr_coordinator *c, const troupe_journal_tail *tail, troupe_error *
     return c->broken != TROUPE_OK ? troupe_fail(err, c->broken, "%s", c->why.text) : status;
 }
 
+/* Whether any ledger lies where the config says that they lie, of whatever step. */
+static bool
+has_ledger(const struct tr_coordinator *c)
+{
+    static const char mark[] = "{step}";
+    const char *pattern = c->config.ledgers;
+    const char *at = pattern != NULL ? strstr(pattern, mark) : NULL;
+    const char *slash = at;
+    while (slash != NULL && slash > pattern && *slash != '/') {
+        slash--;
+    }
+    if (at == NULL || *slash != '/') {
+        return false;
+    }
+    tr_buf path = {0};
+    tr_buf_append(&path, pattern, (size_t)(slash - pattern) + 1);
+    size_t before = (size_t)(at - slash) - 1; /* of the name, in front of the number */
+    size_t folder_size = path.size;
+    tr_buf_append(&path, "", 1);
+    bool found = false;
+    DIR *folder = opendir(path.data);
+    for (struct dirent *e; folder != NULL && !found && (e = readdir(folder)) != NULL;) {
+        size_t digits = strncmp(e->d_name, slash + 1, before) == 0
+                            ? strspn(e->d_name + before, "0123456789")
+                            : 0;
+        const char *rest = at + sizeof mark - 1;
+        size_t own = strcspn(rest, "/");
+        if (digits > 0 && strlen(e->d_name) == before + digits + own &&
+            strncmp(e->d_name + before + digits, rest, own) == 0) {
+            path.size = folder_size;
+            tr_buf_printf(&path, "%s%s", e->d_name, rest + own);
+            found = access(path.data, F_OK) == 0;
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
+    }
+    tr_buf_fini(&path);
+    return found;
+}
+
 static troupe_status
 open_journal(struct tr_coordinator *c, troupe_error *err)
 {
@@ -441,6 +484,12 @@ open_journal(struct tr_coordinator *c, troupe_error *err)
     }
     /* An earlier life of the node may have ended before it had written anything. */
     if (status == TROUPE_NOT_FOUND && !c->config.resume) {
+        if (c->config.life > 1 && has_ledger(c)) {
+            return troupe_fail(err, TROUPE_CORRUPT,
+                "%s: is gone, and the run has checkpoints: it was removed while the run was going "
+                "on. It does not begin again at step 0; put the journal back, or begin another run",
+                c->config.journal);
+        }
         return troupe_journal_create(
             c->config.journal, &run, troupe_realtime_ns(c->ctx), &c->journal, err);
     }

@@ -308,6 +308,14 @@ test_a_later_life_goes_on_from_the_newest_durable_step(void **state)
     open = call(1, "open", NULL);
     assert_int_equal(open->words[0], 2);
     assert_int_equal(open->words[1], 1);
+    /* Nor does one when the journal was removed under the run. */
+    char gone[128];
+    (void)snprintf(gone, sizeof gone, "cd %s && mv journal away", dir);
+    assert_int_equal(system(gone), 0);
+    next_life("\"life\":4,");
+    assert_int_not_equal(rig.spawn_status, TROUPE_OK);
+    (void)snprintf(gone, sizeof gone, "cd %s && [ ! -e journal ] && mv away journal", dir);
+    assert_int_equal(system(gone), 0);
     /* Its ledger gone, a life does not begin at step 0 instead. */
     put_ledger("{}");
     next_life("\"life\":4,");
