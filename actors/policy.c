@@ -58,8 +58,10 @@ tr_policy_fail(
         return;
     }
     if (p->failure[0] == '\0') {
-        snprintf(
-            p->failure, sizeof p->failure, "%s: %s (%s)", what, why, troupe_status_name(status));
+        bool unsaved = strcmp(what, "take") == 0 && p->save_failure[0] != '\0';
+        snprintf(p->failure, sizeof p->failure, "%s: %.400s (%s)%s%.400s", what, why,
+            troupe_status_name(status), unsaved ? "; no checkpoint could be written: " : "",
+            unsaved ? p->save_failure : "");
     }
     p->code = 1;
     if (p->phase == TR_POLICY_FINISHING) {
@@ -469,6 +471,7 @@ save_if_due(troupe_ctx *ctx, tr_policy *p)
     tr_policy_account(p, &p->other_ns);
     if (status != TROUPE_OK) {
         p->checkpoint_errors++;
+        snprintf(p->save_failure, sizeof p->save_failure, "%s", err.text);
         troupe_log(ctx, "checkpoint-%lld was not written: %s", (long long)p->step, err.text);
         if (last) {
             p->code = 1;
@@ -482,6 +485,7 @@ save_if_due(troupe_ctx *ctx, tr_policy *p)
         return;
     }
     p->checkpointed = p->step;
+    p->save_failure[0] = '\0';
     troupe_args args = {0};
     troupe_args_i64(&args, p->step);
     troupe_args_u64(&args, digest);

@@ -129,6 +129,7 @@ typedef struct tr_policy {
     bool stopping, asked_to_stop;
     int code; /* of the program, when done */
     char failure[1024];
+    char save_failure[1024]; /* why the newest checkpoint was not written; empty when it was */
     uint64_t epoch;
     int64_t step;     /* last committed */
     uint64_t version; /* newest published */
