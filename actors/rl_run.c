@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 enum {
-    RUN_JSON_BYTES_MAX = 1 << 20,
+    RUN_JSON_BYTES_MAX = 16 << 20,
+    RESUMPTIONS_MAX = 100, /* the newest ones are kept, the older ones counted */
+    WHY_MAX = 500,
     PATH_BYTES = 4400
 };
 
@@ -232,7 +234,8 @@ troupe_rl_run_create(
     json_t *record = json_pack("{s:i, s:o, s:O, s:s, s:s}", "format", 1, "argv", words, "options",
         config, "build-digest", build, "troupe", TROUPE_VERSION);
     char *text = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
-    status = tr_run_dir_write_file(dir, "run.json", text, strlen(text), err);
+    /* Another run may have been given the same directory a moment ago. */
+    status = tr_run_dir_write_new(dir, "run.json", text, strlen(text), err);
     free(text); /* from jansson */
     json_decref(record);
     if (status != TROUPE_OK && !was_there) {
@@ -252,7 +255,7 @@ troupe_rl_run_read(const char *dir, struct json_t **out, troupe_error *err)
             "%s: there is no run here; give --resume the directory of one", path);
     }
     if (st.st_size > RUN_JSON_BYTES_MAX) {
-        return troupe_fail(err, TROUPE_BAD_INPUT, "%s: over 1 MiB; that is no run.json", path);
+        return troupe_fail(err, TROUPE_BAD_INPUT, "%s: over 16 MiB; that is no run.json", path);
     }
     json_error_t where;
     json_t *record = json_load_file(path, JSON_REJECT_DUPLICATES, &where);
@@ -264,6 +267,22 @@ troupe_rl_run_read(const char *dir, struct json_t **out, troupe_error *err)
     }
     *out = record;
     return TROUPE_OK;
+}
+
+/* What a dead process said last may be long, and no UTF-8. */
+static json_t *
+short_text(const char *text)
+{
+    char cut[WHY_MAX + 4];
+    size_t size = strlen(text);
+    if (size > WHY_MAX) {
+        for (size = WHY_MAX; size > 0 && ((unsigned char)text[size] & 0xc0) == 0x80; size--) {
+        }
+        (void)snprintf(cut, sizeof cut, "%.*s...", (int)size, text);
+        text = cut;
+    }
+    json_t *string = json_string(text);
+    return string != NULL ? string : json_string("(not UTF-8)");
 }
 
 troupe_status
@@ -279,13 +298,16 @@ troupe_rl_run_note(const char *dir, const troupe_rl_resumption *what, troupe_err
         list = json_array();
         json_object_set_new(record, "resumptions", list);
     }
-    /* What a dead process said last may be no UTF-8. */
-    json_t *why = json_string(what->why);
+    json_t *why = short_text(what->why);
     json_t *entry = json_pack("{s:f, s:I, s:I, s:s, s:o}", "time_s",
         (double)(what->realtime_ns / 1000000) / 1e3, "step", (json_int_t)what->step, "epoch",
-        (json_int_t)what->epoch, "from", what->from, "why",
-        why != NULL ? why : json_string("(not UTF-8)"));
+        (json_int_t)what->epoch, "from", what->from, "why", why);
     json_array_append_new(list, entry);
+    while (json_array_size(list) > RESUMPTIONS_MAX) {
+        json_int_t older = json_integer_value(json_object_get(record, "resumptions-older"));
+        json_object_set_new(record, "resumptions-older", json_integer(older + 1));
+        json_array_remove(list, 0);
+    }
     char *text = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     status = tr_run_dir_write_file(dir, "run.json", text, strlen(text), err);
     free(text); /* from jansson */

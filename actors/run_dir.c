@@ -73,6 +73,13 @@ holds_a_run(const char *path)
     return false;
 }
 
+static troupe_status
+held_already(const char *path, troupe_error *err)
+{
+    return troupe_fail(err, TROUPE_EXISTS,
+        "%s: holds a run already; give another --out, or go on with it by --resume %s", path, path);
+}
+
 troupe_status
 tr_run_dir_create(const char *path, troupe_error *err)
 {
@@ -86,9 +93,7 @@ tr_run_dir_create(const char *path, troupe_error *err)
                 err, TROUPE_EXISTS, "%s: exists and is no directory; give another --out", path);
         }
         if (holds_a_run(path)) {
-            return troupe_fail(err, TROUPE_EXISTS,
-                "%s: holds a run already; give another --out, or go on with it by --resume %s",
-                path, path);
+            return held_already(path, err);
         }
     }
     if (access(path, W_OK | X_OK) != 0) {
@@ -292,9 +297,26 @@ tr_run_dir_rewind(const char *path, tr_run_offsets offsets, uint64_t epoch, trou
     return status;
 }
 
-troupe_status
-tr_run_dir_write_file(
-    const char *path, const char *name, const void *bytes, size_t size, troupe_error *err)
+/* Not over what is there; a file system without the flag may have hard links. */
+static troupe_status
+name_new(const char *temporary, const char *file, const char *path, troupe_error *err)
+{
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, file, RENAME_NOREPLACE) == 0) {
+        return TROUPE_OK;
+    }
+    if (errno == EINVAL || errno == ENOSYS) {
+        if (link(temporary, file) == 0) {
+            unlink(temporary);
+            return TROUPE_OK;
+        }
+    }
+    return errno == EEXIST ? held_already(path, err)
+                           : io_error(err, "rename it into place", temporary);
+}
+
+static troupe_status
+write_file(const char *path, const char *name, const void *bytes, size_t size, bool is_new,
+    troupe_error *err)
 {
     char file[PATH_BYTES];
     char temporary[PATH_BYTES];
@@ -316,13 +338,30 @@ tr_run_dir_write_file(
         status = io_error(err, "sync it", temporary);
     }
     close(fd);
-    if (status == TROUPE_OK && rename(temporary, file) != 0) {
+    if (status == TROUPE_OK && !is_new && rename(temporary, file) != 0) {
         status = io_error(err, "rename it into place", temporary);
+    }
+    if (status == TROUPE_OK && is_new) {
+        status = name_new(temporary, file, path, err);
     }
     if (status != TROUPE_OK) {
         unlink(temporary);
     }
     return status;
+}
+
+troupe_status
+tr_run_dir_write_file(
+    const char *path, const char *name, const void *bytes, size_t size, troupe_error *err)
+{
+    return write_file(path, name, bytes, size, false, err);
+}
+
+troupe_status
+tr_run_dir_write_new(
+    const char *path, const char *name, const void *bytes, size_t size, troupe_error *err)
+{
+    return write_file(path, name, bytes, size, true, err);
 }
 
 /* Length of the valid UTF-8 sequence at `p` (of at most `left` bytes), 0 when there is none. */

@@ -77,6 +77,11 @@ troupe_status tr_run_dir_reopen(
 troupe_status tr_run_dir_write_file(const char *path, const char *name, const void *bytes,
     size_t size, troupe_error *err) TROUPE_MUST_USE;
 
+/* The same for a file that must be new: of several that do it at once one succeeds, the others get
+ * EXISTS, and the file is whole from the first moment. */
+troupe_status tr_run_dir_write_new(const char *path, const char *name, const void *bytes,
+    size_t size, troupe_error *err) TROUPE_MUST_USE;
+
 /* Appends `size` bytes as a JSON string, quotes included; bytes that are no UTF-8 become U+FFFD. */
 void tr_line_string(tr_buf *buf, const char *text, size_t size);
 /* Appends a number that JSON can hold, null for NaN and infinities. 17 digits: reads back to the

@@ -21,8 +21,8 @@ extern "C" {
 troupe_status troupe_rl_run_check(struct json_t *config, troupe_error *err) TROUPE_MUST_USE;
 
 /* Makes the run directory and writes run.json: command line, `config` with the origin of each
- * option, versions, digests. EXISTS when the directory holds a run; nothing is left behind on
- * failure. */
+ * option, versions, digests. EXISTS when the directory holds a run, or another process makes one of
+ * it at the same time; nothing is left behind on failure. */
 troupe_status troupe_rl_run_create(const char *dir, int argc, char **argv, struct json_t *config,
     troupe_error *err) TROUPE_MUST_USE;
 
@@ -39,7 +39,8 @@ typedef struct troupe_rl_resumption {
     const char *why;
 } troupe_rl_resumption;
 
-/* Adds it to the array "resumptions" of DIR/run.json, which is replaced at once. */
+/* Adds it to the array "resumptions" of DIR/run.json, which is replaced at once. The newest 100 are
+ * kept, each `why` cut to 500 bytes; "resumptions-older" counts the others. */
 troupe_status troupe_rl_run_note(
     const char *dir, const troupe_rl_resumption *what, troupe_error *err) TROUPE_MUST_USE;
 

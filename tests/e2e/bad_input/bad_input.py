@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -347,6 +348,43 @@ def a_reward_program_that_prints_nan(work):
 
 
 @case
+def a_reward_program_that_prints_a_number_beyond_use(work):
+    failed_rewards(work, 'while read line; do id=$(echo "$line" | sed \'s/.*"id": *"\\([^"]*\\)".*/\\1/\'); '
+                         'echo "{\\"id\\": \\"$id\\", \\"reward\\": -1e308}"; done\n')
+    with open(os.path.join(work, "run", "samples.jsonl"), encoding="utf-8") as file:
+        reasons = {json.loads(line).get("reason", "") for line in file}
+    if not any("1e30" in reason for reason in reasons):
+        raise AssertionError(f"the reasons: {reasons}")
+
+
+@case
+def a_run_in_which_every_group_fails_ends(work):
+    """Not by its time limit, of which there is none: after ten batches' worth of groups, with the cause."""
+    program = reward_program(work, "while read line; do echo nonsense; done\n")
+    result = run(work, "--reward-cmd", program, "--reward-tries", "1", "--eval-limit", "0", "--eval-every", "0",
+                 limit=100)
+    if result.returncode != 1 or "the last groups all failed" not in result.stderr + result.stdout:
+        raise AssertionError(f"exit {result.returncode}: {result.stderr}")
+
+
+@case
+def two_runs_in_one_directory(work):
+    """Started together, one of them has it; the record is that one's."""
+    words = [GRPO, "--steps", "2", "--batch", "2", "--group-size", "2", "--eval-limit", "4", "--out",
+             os.path.join(work, "run"), "--seed"]
+    runs = [subprocess.Popen([*words, str(seed)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for seed in range(3)]
+    said = [process.communicate(timeout=100)[1] for process in runs]
+    codes = [process.returncode for process in runs]
+    with open(os.path.join(work, "run", "run.json"), encoding="utf-8") as file:
+        seed = json.load(file)["options"]["seed"]
+    if sorted(codes) != [0, 2, 2] or codes[seed] != 0:
+        raise AssertionError(f"exits {codes}, recorded seed {seed}: {said}")
+    if any("--resume" not in text for code, text in zip(codes, said) if code == 2):
+        raise AssertionError(f"the refusals: {said}")
+
+
+@case
 def a_slow_reward_is_named(work):
     """While nothing moves the run says who owes what, since when and until when."""
     result = run(work, "--reward-cmd", reward_program(work, "while read line; do sleep 600; done\n"), "--reward-timeout",
@@ -356,18 +394,28 @@ def a_slow_reward_is_named(work):
         raise AssertionError(f"exit {result.returncode}: {result.stderr}")
 
 
+def small_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600 << 10, resource.RLIM_INFINITY))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
 @case
 def a_full_disk_while_checkpointing(work):
     """A limit on the size of files stands for a full disk (both are ENOSPC-like to the writer): the optimiser does not
     fit, the weights would. The run says so, fails, and leaves no half-written checkpoint."""
-    def small_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (600 << 10, resource.RLIM_INFINITY))
-        import signal
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     result = run(work, setup=small_files)
     left = [n for n in os.listdir(os.path.join(work, "run")) if n.startswith("checkpoint")]
     if result.returncode != 1 or left or "checkpoint" not in result.stderr:
         raise AssertionError(f"exit {result.returncode}, left {left}: {result.stderr}")
+
+
+@case
+def a_full_disk_for_every_checkpoint(work):
+    """The end names the disk, and not only the number of steps that wait for a checkpoint."""
+    result = run(work, "--steps", "20", "--checkpoint-every", "1", setup=small_files)
+    last = result.stderr[result.stderr.rfind("wait for a durable point"):]
+    if result.returncode != 1 or "no checkpoint could be written" not in last or "optimizer" not in last:
+        raise AssertionError(f"exit {result.returncode}: {result.stderr}")
 
 
 def main():
