@@ -61,6 +61,19 @@ class Run:
                 found[int(path[6:])] = name
         return found
 
+    def freeze(self, pid):
+        """Stops a process, and sees that it is stopped: all its threads have been told by then."""
+        os.kill(pid, signal.SIGSTOP)
+
+        def stopped():
+            states = set()
+            for path in glob.glob(f"/proc/{pid}/task/*/stat"):
+                with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+                    states.add(file.read().rsplit(")", 1)[1].split()[0])
+            return states == {"T"}
+
+        self.wait_for(stopped, f"the stop of {pid}")
+
     def pid(self, name):
         pids = [pid for pid, comm in self.pids().items() if comm == name]
         if len(pids) != 1:
@@ -529,7 +542,7 @@ def node_and_driver_at_once_leave_no_process(start):
     run = start("drive=serve", "replicas=2")
     run.wait_out(r"pid w\[\d\] \d+", 2)
     node = run.pid("node")
-    os.kill(node, signal.SIGSTOP)
+    run.freeze(node)
     run.process.kill()
     os.kill(node, signal.SIGKILL)
     run.process.wait(5)
@@ -966,8 +979,8 @@ def clean_removes_what_a_power_cut_leaves(start):
     run = start("drive=serve", "replicas=1")
     run.wait_out(r"pid w\[\d\] \d+")
     check(troupe(run, "clean").stdout == "", run, "a living run was cleaned")
-    for pid in [run.pid("node"), run.process.pid]:
-        os.kill(pid, signal.SIGSTOP)
+    run.freeze(run.pid("node"))
+    run.freeze(run.process.pid)
     for pid in list(run.pids()):
         os.kill(pid, signal.SIGKILL)
     run.process.wait(5)
