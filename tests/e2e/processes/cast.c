@@ -648,14 +648,17 @@ drive_reap(troupe_ctx *ctx)
 static int
 drive(troupe_ctx *ctx, int argc, char **argv)
 {
+    static const struct {
+        const char *name;
+        int (*run)(troupe_ctx *ctx);
+    } plain[] = {{"steps", drive_steps}, {"reap", drive_reap}, {"insist", drive_insist},
+        {"hoard", drive_hoard}, {"keep", drive_keep}};
+
     const char *name = value(argc, argv, "drive", "one");
     printf("driver %d\n", getpid());
     fflush(stdout);
     if (strncmp(name, "queue", 5) == 0) {
         return drive_queue(ctx, strcmp(name, "queue-retry") == 0);
-    }
-    if (strcmp(name, "steps") == 0) {
-        return drive_steps(ctx);
     }
     if (strcmp(name, "quit") == 0) {
         troupe_quit(ctx, 77);
@@ -671,17 +674,10 @@ drive(troupe_ctx *ctx, int argc, char **argv)
     if (strcmp(name, "serve") == 0) {
         return drive_serve(ctx, value(argc, argv, "method", "pid"));
     }
-    if (strcmp(name, "reap") == 0) {
-        return drive_reap(ctx);
-    }
-    if (strcmp(name, "insist") == 0) {
-        return drive_insist(ctx);
-    }
-    if (strcmp(name, "hoard") == 0) {
-        return drive_hoard(ctx);
-    }
-    if (strcmp(name, "keep") == 0) {
-        return drive_keep(ctx);
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        if (strcmp(name, plain[i].name) == 0) {
+            return plain[i].run(ctx);
+        }
     }
     return strcmp(name, "leaks") == 0 ? drive_leaks(ctx, argc, argv) : drive_one(ctx, argc, argv);
 }
