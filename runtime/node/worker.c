@@ -8,6 +8,7 @@
 #include <troupe/ext/store.h>
 #include <troupe/ext/sys.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define BEAT_NS UINT64_C(500000000)
@@ -69,6 +70,8 @@ tr_worker_main(const struct tr_program *program, const struct tr_birth *birth)
         .round = beat};
     atomic_init(&run.signal, 0);
     tr_signals_ignore();
+    /* A pipe makes stdio keep whole blocks back, and what a process said last would die with it. */
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     troupe_status status = tr_process_plan(TR_WORKER_GIVEN, &plan, &err);
     if (status == TROUPE_OK) {
         status = tr_plan_resolve(plan, &err);

@@ -185,6 +185,7 @@ crash(troupe_ctx *ctx, troupe_call *call)
 {
     (void)ctx;
     (void)call;
+    printf("last words\n");
     fprintf(stderr, "about to crash\n");
     abort();
 }

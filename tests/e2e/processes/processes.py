@@ -226,9 +226,11 @@ def a_flood_of_output_ends(start):
 
 @case
 def callers_are_told_the_death_record(start):
-    ends(start("method=crash"), 1,
+    run = start("method=crash")
+    ends(run, 1,
          r"crash: DIED w\[0\].crash: w\[0\] \(pid \d+\) was killed by signal 6 \(SIGABRT\) while in player.crash "
-         r"for 0\.\d s; .*last lines: about to crash", r"cast: w\[0\] \(pid \d+\) was killed by signal 6")
+         r"for 0\.\d s; .*last lines: .*about to crash", r"cast: w\[0\] \(pid \d+\) was killed by signal 6")
+    check("last words" in run.err().split("last lines:")[1], run, "what it printed is in its record, too")
 
 
 @case
