@@ -275,6 +275,16 @@ print_text(struct report *r)
     (void)fprintf(out, "%" PRIu64 " violations\n", a->violations);
 }
 
+/* The journal with what stands beside it. */
+static void
+compare(struct report *r, const char *run_dir)
+{
+    audit_run_json(r->audit, run_dir);
+    audit_samples(r->audit, run_dir, &r->samples);
+    audit_metrics(r->audit, run_dir, &r->metrics);
+    audit_checkpoints(r->audit, run_dir, r->options->quick, &r->checkpoints);
+}
+
 int
 troupe_audit(const char *run_dir, FILE *out, const tr_audit_options *options, troupe_error *err)
 {
@@ -290,10 +300,9 @@ troupe_audit(const char *run_dir, FILE *out, const tr_audit_options *options, tr
         r.torn_bytes = events.torn_bytes;
         if (!options->dump) {
             tr_audit_end(r.audit);
-            audit_run_json(r.audit, run_dir);
-            audit_samples(r.audit, run_dir, &r.samples);
-            audit_metrics(r.audit, run_dir, &r.metrics);
-            audit_checkpoints(r.audit, run_dir, options->quick, &r.checkpoints);
+            if (!options->journal_only) {
+                compare(&r, run_dir);
+            }
             (options->json ? print_json : print_text)(&r);
         }
         result = (int)TR_MIN(r.audit->violations, (uint64_t)INT32_MAX);

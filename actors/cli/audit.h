@@ -12,10 +12,11 @@
 #include <stdio.h>
 
 typedef struct tr_audit_options {
-    size_t size; /* sizeof the struct */
-    bool json;   /* the result as one JSON object */
-    bool dump;   /* the journal's records, one JSON object a line, instead of a result */
-    bool quick;  /* checkpoints: sizes only, their bytes are not hashed */
+    size_t size;       /* sizeof the struct */
+    bool json;         /* the result as one JSON object */
+    bool dump;         /* the journal's records, one JSON object a line, instead of a result */
+    bool quick;        /* checkpoints: sizes only, their bytes are not hashed */
+    bool journal_only; /* of a run that has no other files, the simulator's: the journal alone */
 } tr_audit_options;
 
 /* Audits the run in `run_dir` (journal, metrics.jsonl, samples.jsonl, checkpoint-N/) and prints the

@@ -60,7 +60,7 @@ static void
 audit(struct lives *l)
 {
     static const char word[] = "violation ";
-    tr_audit_options options = {.size = sizeof options};
+    tr_audit_options options = {.size = sizeof options, .journal_only = true};
     troupe_error err = {0};
     char *text = NULL;
     size_t size = 0;
