@@ -12,8 +12,8 @@ each kill it measures, from the outside:
     again    until the next training step is on record (metrics.jsonl grows)
     caught   until a step is on record that was not before: what was undone is done again
 
-and of each job: exit code, steps done, held-out accuracy, `troupe audit`, and that no process, run
-folder or shared memory is left. With --mode sync the final model and optimiser are compared, byte for byte,
+and of each job: exit code, steps done, held-out accuracy, `troupe audit`, and that no process and no
+object in shared memory is left (the node tells what is). With --mode sync the final model and optimiser are compared, byte for byte,
 with those of a job that nobody disturbed. Exit 1 when anything of this fails.
 """
 import argparse
@@ -229,6 +229,8 @@ class Chaos:
             self.fail(f"{where}: exit code {code}: {[line for _, line in job.lines[-6:]]}")
         if job.steps() != self.arguments.steps:
             self.fail(f"{where}: {job.steps()} of {self.arguments.steps} steps are on record")
+        if job.said(0, "were not released by the end"):
+            self.fail(f"{where}: {[line for _, line in job.lines if 'were not released' in line]}")
         audit = subprocess.run([self.arguments.troupe, "audit", job.out], capture_output=True,
                                text=True, timeout=300, check=False)
         if audit.returncode != 0:

@@ -344,6 +344,33 @@ result(const struct tr_program *program, const struct tr_run *run)
     return number != 0 ? EXIT_SIGNAL + number : run->has_code ? run->code : EXIT_SUCCESS;
 }
 
+struct left {
+    uint64_t objects, bytes;
+};
+
+static bool
+count_left(void *self, const tr_store_item *item)
+{
+    struct left *left = self;
+    left->objects++;
+    left->bytes += item->size;
+    return true;
+}
+
+/* Every process but the driver is gone by now, and what they held has come back. */
+static void
+tell_left(const struct tr_program *program, const struct tr_run *run)
+{
+    struct left left = {0};
+    if (run->store != NULL) {
+        tr_store_list(run->store, count_left, &left);
+    }
+    if (left.objects > 0) {
+        fprintf(stderr, "%s: %llu objects (%llu bytes) were not released by the end of the run\n",
+            program->name, (unsigned long long)left.objects, (unsigned long long)left.bytes);
+    }
+}
+
 int
 tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
 {
@@ -382,6 +409,7 @@ tr_node_main(const struct tr_program *program, const struct tr_birth *birth)
     tr_launcher_free(run->launcher);
     tr_worker_free(node.driver);
     tr_output_close(node.output, FLUSH_NS);
+    tell_left(program, run);
     tr_run_close(run);
     if (node.driver_lives) {
         tr_run_folder_close(&node.folder);
