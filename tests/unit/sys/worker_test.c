@@ -154,7 +154,7 @@ a_deleted_image_runs(void **state)
     tr_worker *worker = start_role(&o, "spawner", "1");
     pump_until(worker, &h, "spawned");
     tr_worker_free(worker);
-    assert_true(leash_slack(&l, 2000 * MS));
+    assert_true(leash_slack(&l, 20000 * MS));
     heard_fini(&h);
     (void)close(copy);
 }
