@@ -305,7 +305,8 @@ chain_of(int length)
 }
 
 /* What is eight times as long may not cost sixty-four times as much, which would be quadratic.
- * Other work on the machine adds to a measurement and never takes away: one good pair is a proof. */
+ * Other work on the machine adds to a measurement and never takes away, so one good pair is a
+ * proof. */
 static bool
 grows_in_step(double (*cost)(int size), int size)
 {
