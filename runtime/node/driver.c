@@ -20,10 +20,6 @@
 /* For the node to end after the run. */
 #define PART_NS UINT64_C(20000000000)
 
-enum {
-    EXIT_SIGNAL = 128
-};
-
 struct driver {
     struct tr_run run; /* first: a run is its driver */
     const struct tr_program *program;
@@ -386,7 +382,7 @@ finish(struct driver *driver, troupe_status status, troupe_error *err)
     if (status != TROUPE_OK) {
         code = tr_program_complain(driver->program, status, err);
     }
-    code = number != 0 ? EXIT_SIGNAL + number : code;
+    code = number != 0 ? TR_EXIT_SIGNAL + number : code;
     if (run->loops != NULL) {
         tr_run_join(run);
     }

@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    EXIT_INPUT = 2,
-    EXIT_SIGNAL = 128
-};
-
 static const char *
 base_name(const char *path)
 {
@@ -82,7 +77,7 @@ run(const struct tr_program *program, const troupe_graph *graph)
     if (status != TROUPE_OK) {
         return tr_program_complain(program, status, &err);
     }
-    return result.signal != 0 ? EXIT_SIGNAL + result.signal : result.code;
+    return result.signal != 0 ? TR_EXIT_SIGNAL + result.signal : result.code;
 }
 
 static int
@@ -102,7 +97,7 @@ refuse(const struct tr_program *program, const troupe_graph *graph, troupe_statu
     if (graph->error.status != TROUPE_OK) {
         return tr_program_complain(program, status, &graph->error);
     }
-    return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? EXIT_INPUT : EXIT_FAILURE;
+    return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? TR_EXIT_INPUT : EXIT_FAILURE;
 }
 
 static int
@@ -136,7 +131,7 @@ become(const struct tr_program *program, const char *value)
             "%s: the environment variable " TR_BIRTH_VARIABLE
             " is for processes that a run starts itself; unset it\n",
             program->name);
-        return EXIT_INPUT;
+        return TR_EXIT_INPUT;
     }
     switch (birth.kind) {
     case TR_PROCESS_NODE:
@@ -157,7 +152,7 @@ troupe_main(int argc, char **argv, const troupe_app *app)
     tr_process_steady();
     troupe_status status = take_options(&program, argc, argv, &err);
     const char *born = getenv(TR_BIRTH_VARIABLE);
-    int code = EXIT_INPUT;
+    int code = TR_EXIT_INPUT;
     if (status != TROUPE_OK) {
         code = tr_program_complain(&program, status, &err);
     } else if (born != NULL) {

@@ -28,10 +28,6 @@
 /* A driver that is stopped for so long is named. */
 #define STOPPED_NS UINT64_C(4000000000)
 
-enum {
-    EXIT_SIGNAL = 128
-};
-
 struct node {
     struct tr_run run; /* first: a run is its node */
     struct tr_plan *plan;
@@ -341,7 +337,7 @@ result(const struct tr_program *program, const struct tr_run *run)
     if (run->error.status != TROUPE_OK) {
         return EXIT_FAILURE;
     }
-    return number != 0 ? EXIT_SIGNAL + number : run->has_code ? run->code : EXIT_SUCCESS;
+    return number != 0 ? TR_EXIT_SIGNAL + number : run->has_code ? run->code : EXIT_SUCCESS;
 }
 
 struct left {

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 enum {
-    EXIT_INPUT = 2,
     FILES_OF_OWN = 64
 };
 
@@ -21,7 +20,7 @@ tr_program_complain(const struct tr_program *program, troupe_status status, cons
 {
     fprintf(stderr, "%s: %s\n", program->name,
         err->text[0] != '\0' ? err->text : troupe_status_text(status));
-    return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? EXIT_INPUT : EXIT_FAILURE;
+    return status == TROUPE_BAD_INPUT || status == TROUPE_INVALID ? TR_EXIT_INPUT : EXIT_FAILURE;
 }
 
 troupe_status

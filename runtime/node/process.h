@@ -19,6 +19,12 @@ struct tr_program {
     bool colocate;
 };
 
+/* Exit codes besides 0 and 1: usage or bad input; ended by signal N: the sum. */
+enum {
+    TR_EXIT_INPUT = 2,
+    TR_EXIT_SIGNAL = 128
+};
+
 /* Prints "NAME: TEXT"; the exit code for the status. */
 int tr_program_complain(
     const struct tr_program *program, troupe_status status, const troupe_error *err);
